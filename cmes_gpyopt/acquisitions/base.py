@@ -1,0 +1,160 @@
+"""What every acquisition of this library shares: the adaptor between pure scores and GPyOpt."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import spaces
+from .._gpyopt import AcquisitionBase, Design_space
+from ..errors import CMESError
+from ..models import ConstrainedModel, constraints_from
+from ..search import AcquisitionSearch
+
+Array = npt.NDArray[np.float64]
+
+# The score of points outside the known constraints: worse than any real one, and small enough that the arithmetic
+# of line searches and plots does not overflow.
+OUTSIDE = -np.sqrt(np.finfo(float).max)
+
+# Random streams derived from (seed, number of observations, number of pending points, stream).
+GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM = range(3)
+
+
+class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
+    """Base class: a score to maximise, with analytic gradients, on a :class:`ConstrainedModel`.
+
+    Subclasses implement ``_scores(X, grad)``, values (n,) and gradients (n, d) of model-space points X (n, d), and
+    may override ``_prepare``, called once whenever the model has new data.
+
+    Parameters
+    ----------
+    model : ConstrainedModel
+    space : GPyOpt Design_space
+    optimizer : optional
+        :class:`AcquisitionSearch` by default; GPyOpt's AcquisitionOptimizer works as well.
+    cost_withGradients : callable, optional
+        Cost of an evaluation, as in GPyOpt. Scores are per unit cost; a negative score is multiplied by the cost
+        instead of divided, so that a higher cost never makes a point look better.
+    seed : int
+        Everything random is derived from it and from the number of observations, never from a state that advances:
+        the same data give the same suggestion however often it is asked for.
+    """
+
+    analytical_gradient_prediction = True
+    log_scale: ClassVar[bool] = False
+    """Whether the score is a logarithm, from which log cost is subtracted."""
+
+    def __init__(
+        self,
+        model: ConstrainedModel,
+        space: Design_space,
+        optimizer: Any = None,
+        cost_withGradients: Any = None,  # noqa: N803
+        *,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(model, ConstrainedModel):
+            raise CMESError(
+                f"{type(self).__name__} needs a ConstrainedModel, got {type(model).__name__}; "
+                f"{type(self).__name__}.for_domain(domain) builds one"
+            )
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise CMESError(f"seed must be a non-negative integer, got {seed!r}")
+        super().__init__(model, space, optimizer or AcquisitionSearch(space), cost_withGradients)
+        self.seed = int(seed)
+        self._prepared_for: Any = None
+
+    @classmethod
+    def for_domain(
+        cls, domain: list[dict[str, Any]], constraints: Any = None, *, feedback: Any = "binary", **options: Any
+    ) -> "ConstrainedAcquisition":
+        """Build the space, the models, the optimizer and the acquisition for a GPyOpt domain.
+
+        Parameters
+        ----------
+        domain : list of dict
+            As for GPyOpt's BayesianOptimization.
+        constraints : list of dict, optional
+            Known constraints, as for GPyOpt's BayesianOptimization, which needs them too.
+        feedback : "binary", "real", or a list of BinaryConstraint and RealConstraint
+            What is observed of the unknown constraints.
+        **options
+            Passed to the acquisition.
+        """
+        space = Design_space(domain, constraints)
+        return cls(ConstrainedModel(space, constraints_from(feedback)), space, **options)
+
+    def acquisition_function(self, x: Array) -> Array:
+        """Negated score per unit cost, (n, 1), which GPyOpt minimises."""
+        x = np.atleast_2d(x)
+        score = self._compute_acq(x)
+        cost = self.cost_withGradients(x)[0]
+        return -self._outside(x, self._per_cost(score, cost)[0])
+
+    def acquisition_function_withGradients(self, x: Array) -> tuple[Array, Array]:  # noqa: N802
+        """Negated score per unit cost (n, 1) and its gradient (n, d)."""
+        x = np.atleast_2d(x)
+        score, gradient = self._compute_acq_withGradients(x)
+        cost, d_cost = self.cost_withGradients(x)
+        value, by_score, by_cost = self._per_cost(score, cost)
+        gradient = by_score * gradient + by_cost * d_cost
+        value = self._outside(x, value)
+        return -value, np.where(value == OUTSIDE, 0.0, -gradient)
+
+    def _per_cost(self, score: Array, cost: Array) -> tuple[Array, Array, Array]:
+        """Score per unit cost and its partial derivatives by score and by cost."""
+        if self.log_scale:
+            return score - np.log(cost), np.ones_like(score), -1.0 / cost
+        positive = score >= 0
+        factor = np.where(positive, 1.0 / cost, cost)
+        return score * factor, factor, np.where(positive, -score / cost**2, score)
+
+    def _outside(self, x: Array, value: Array) -> Array:
+        if not self.space.has_constraints():
+            return value
+        return np.where(spaces.inside(self.space, x)[:, None], value, OUTSIDE)
+
+    def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
+        """Draw what the score needs for the current data, and maximise it."""
+        self.update()
+        if not isinstance(self.optimizer, AcquisitionSearch):
+            return super().optimize(duplicate_manager)  # type: ignore[no-any-return]
+        data = self.model.data
+        best = data.X[data.feasible][np.argsort(data.Y[data.feasible])[:3]]
+        result = self.optimizer.optimize(
+            f=self.acquisition_function,
+            f_df=self.acquisition_function_withGradients,
+            duplicate_manager=duplicate_manager,
+            rng=self._generator(SEARCH_STREAM),
+            near=best,
+            avoid=data.X,
+        )
+        return result
+
+    def update(self) -> None:
+        """Make the random state match the model's data; does nothing where it already does."""
+        if self.model.data is None:
+            raise CMESError("the model has no data yet; call model.set_data or model.updateModel first")
+        if self._prepared_for is not self.model.data:
+            self._prepare()
+            self._prepared_for = self.model.data
+
+    def _prepare(self) -> None:
+        """Draw what the score needs."""
+
+    def _generator(self, stream: int) -> np.random.Generator:
+        pending = 0
+        return np.random.default_rng([self.seed, len(self.model.data.X), pending, stream])
+
+    def _scores(self, X: Array, grad: bool) -> Any:
+        raise NotImplementedError
+
+    def _compute_acq(self, x: Array) -> Array:
+        self.update()
+        return np.asarray(self._scores(x, False)[:, None])
+
+    def _compute_acq_withGradients(self, x: Array) -> tuple[Array, Array]:  # noqa: N802
+        self.update()
+        value, gradient = self._scores(x, True)
+        return value[:, None], gradient

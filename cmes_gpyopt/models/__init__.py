@@ -1,0 +1,18 @@
+"""Gaussian-process models of the objective and the constraints."""
+
+from .constrained import ConstrainedModel, Data, constraints_from
+from .latent import BinaryConstraint, Constraint, RealConstraint, Regression
+from .posterior import LatentPosterior, Matern52, Moments
+
+__all__ = [
+    "BinaryConstraint",
+    "ConstrainedModel",
+    "Constraint",
+    "Data",
+    "LatentPosterior",
+    "Matern52",
+    "Moments",
+    "RealConstraint",
+    "Regression",
+    "constraints_from",
+]

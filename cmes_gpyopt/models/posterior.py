@@ -1,0 +1,171 @@
+"""A Gaussian-process posterior from cached factors: moments, gradients and joint covariances.
+
+GPy's own predictions are exact but slow to differentiate; after a fit everything needed is copied into a
+:class:`LatentPosterior`, whose calls are a kernel evaluation and one or two matrix products. Inputs live on the unit
+cube and outputs in the model's own (standardised or latent) units.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import lapack
+
+Array = npt.NDArray[np.float64]
+
+logger = logging.getLogger(__name__)
+
+# Relative to the prior variance. Rounding leaves an absolute error near 1e-14 in a posterior variance; below
+# this floor a computed variance is noise and its gradient meaningless.
+VARIANCE_FLOOR = 1e-11
+
+# Relative jitter tried in turn when a covariance on a dense grid is not positive definite in floating point.
+JITTER_LADDER = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Latent mean and standard deviation at n points, and their gradients if they were asked for."""
+
+    mean: Array
+    """(n,)"""
+    std: Array
+    """(n,), positive"""
+    d_mean: Array | None = None
+    """(n, d)"""
+    d_std: Array | None = None
+    """(n, d)"""
+
+
+@dataclass(frozen=True)
+class Matern52:
+    """The Matern-5/2 covariance with one length scale for each input."""
+
+    variance: float
+    lengthscales: Array
+
+    def distance(self, A: Array, B: Array) -> Array:
+        """Scaled distances sqrt(5) |a - b| / lengthscale, (len(A), len(B))."""
+        A, B = A / self.lengthscales, B / self.lengthscales
+        squared = (A * A).sum(axis=1)[:, None] - 2.0 * (A @ B.T)
+        squared += (B * B).sum(axis=1)
+        np.maximum(squared, 0.0, out=squared)
+        squared *= 5.0
+        return np.asarray(np.sqrt(squared, out=squared))
+
+    def __call__(self, A: Array, B: Array) -> Array:
+        """Covariances, (len(A), len(B))."""
+        r = self.distance(A, B)
+        k = np.exp(-r)
+        k *= self.variance
+        k *= 1.0 + r * (1.0 + r / 3.0)
+        return k
+
+    def with_slope(self, A: Array, B: Array) -> tuple[Array, Array]:
+        """Covariances k and s, both (len(A), len(B)), with dk/da_j = -s (a_j - b_j) / lengthscale_j^2."""
+        r = self.distance(A, B)
+        e = self.variance * np.exp(-r)
+        slope = e * (1.0 + r)
+        return slope + e * (r * r / 3.0), (5.0 / 3.0) * slope
+
+
+@dataclass(frozen=True)
+class LatentPosterior:
+    """Posterior with mean k(x, X) w and covariance k(x, x') - (H k(X, x))' (H k(X, x'))."""
+
+    kernel: Matern52
+    inputs: Array
+    """(N, d), on the unit cube"""
+    weights: Array
+    """(N,), w"""
+    half: Array
+    """(N, N), H: a square root of the inverse of K plus the (site) noise"""
+
+    @classmethod
+    def prior(cls, kernel: Matern52) -> "LatentPosterior":
+        """The prior: no data."""
+        return cls(kernel, np.empty((0, kernel.lengthscales.size)), np.empty(0), np.empty((0, 0)))
+
+    @property
+    def variance_floor(self) -> float:
+        """Smallest variance reported."""
+        return VARIANCE_FLOOR * self.kernel.variance
+
+    def moments(self, U: Array, *, grad: bool = False) -> Moments:
+        """Latent mean and standard deviation at U (n, d), with their gradients on request."""
+        if not grad:
+            k = self.kernel(U, self.inputs)
+            variance = self.kernel.variance - ((k @ self.half.T) ** 2).sum(axis=1)
+            return Moments(k @ self.weights, np.sqrt(np.maximum(variance, self.variance_floor)))
+        k, slope = self.kernel.with_slope(U, self.inputs)
+        projected = k @ self.half.T  # (n, N)
+        variance = self.kernel.variance - (projected**2).sum(axis=1)
+        std = np.sqrt(np.maximum(variance, self.variance_floor))
+        d_mean = self._contract(U, slope * self.weights)
+        d_std = self._contract(U, slope * (projected @ self.half)) / -std[:, None]
+        d_std[variance < self.variance_floor] = 0.0
+        return Moments(k @ self.weights, std, d_mean, d_std)
+
+    def _contract(self, U: Array, coefficients: Array) -> Array:
+        """Sum over the data of coefficients (n, N) times -(u_j - X_j) / lengthscale_j^2, (n, d)."""
+        total = coefficients @ self.inputs - U * coefficients.sum(axis=1)[:, None]
+        return np.asarray(total / self.kernel.lengthscales**2)
+
+    def joint(self, U: Array) -> tuple[Array, Array]:
+        """Mean (m,) and covariance (m, m) at U; the covariance is neither clipped nor jittered."""
+        k = self.kernel(U, self.inputs)
+        projected = k @ self.half.T
+        covariance = self.kernel(U, U)
+        covariance -= projected @ projected.T
+        return k @ self.weights, covariance
+
+    def sample(self, U: Array, normals: Array) -> Array:
+        """Exact joint draws at U (m, d) from standard normals (m, K); returns (K, m)."""
+        mean, covariance = self.joint(U)
+        factor = jittered_cholesky(covariance, self.kernel.variance)
+        return np.asarray(mean + (factor @ normals).T)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of data."""
+        return len(self.inputs)
+
+
+def jittered_cholesky(matrix: Array, scale: float) -> Array:
+    """Lower Cholesky factor of ``matrix``, with the smallest jitter of the ladder that makes it succeed.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError
+        If the largest jitter, 1e-4 of ``scale``, does not suffice.
+    """
+    for jitter in JITTER_LADDER:
+        # The transpose of a C-ordered symmetric matrix is Fortran-ordered without a copy.
+        jittered = np.array(matrix.T, order="F")
+        if jitter:
+            jittered[np.diag_indices_from(jittered)] += jitter * scale
+        factor, info = lapack.dpotrf(jittered, lower=1, overwrite_a=1, clean=1)
+        if info == 0:
+            if jitter:
+                logger.debug("Cholesky of order %d needed jitter %.0e of the variance", len(matrix), jitter)
+            return np.asarray(factor)
+    raise np.linalg.LinAlgError(
+        f"a covariance of order {len(matrix)} is not positive definite even with jitter {JITTER_LADDER[-1]:g}; "
+        "check the data for non-finite values"
+    )
+
+
+def posterior_from_sites(kernel: Matern52, inputs: Array, tau: Array, nu: Array) -> LatentPosterior:
+    """Posterior for Gaussian sites exp(nu_i f_i - tau_i f_i^2 / 2), tau (N,) non-negative, nu (N,).
+
+    Gaussian observations z_i with noise variance v are the sites tau = 1/v, nu = z/v; expectation propagation
+    gives the rest (Rasmussen and Williams 2006, section 3.6).
+    """
+    K = kernel(inputs, inputs)
+    root = np.sqrt(tau)
+    factor = jittered_cholesky(np.eye(len(tau)) + root[:, None] * K * root, 1.0)
+    half, _ = lapack.dtrtrs(factor, np.diag(root), lower=1)
+    weights = nu - root * lapack.dpotrs(factor, root * (K @ nu), lower=1)[0]
+    return LatentPosterior(kernel, inputs, weights, half)

@@ -1,0 +1,220 @@
+"""Maximisation of an acquisition function: Sobol screening, then batched local search, then rounding.
+
+GPyOpt's own optimizer draws from the global random state, evaluates every value twice and starts five separate
+searches; this one is a deterministic function of the generator it is given and moves all starts together.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import spaces
+from ._gpyopt import ContextManager, Design_space
+from .errors import CMESError
+
+Array = npt.NDArray[np.float64]
+Value = Callable[[Array], Array]
+ValueAndGradient = Callable[[Array], tuple[Array, Array]]
+
+
+def minimise_from(
+    function: ValueAndGradient, starts: Array, lower: Array, upper: Array, *, max_steps: int = 60
+) -> tuple[Array, Array]:
+    """Minimise over a box from several starts at once, by projected BFGS with a backtracking line search.
+
+    Parameters
+    ----------
+    function : callable
+        Maps points (s, d) to values (s,) and gradients (s, d).
+    starts : array of shape (S, d)
+    lower, upper : arrays of shape (d,)
+        A coordinate with equal bounds stays fixed.
+
+    Returns
+    -------
+    points (S, d) and values (S,), none worse than its start
+    """
+    width = upper - lower
+    movable = width > 0
+    safe_width = np.where(movable, width, 1.0)
+
+    def evaluate(points: Array) -> tuple[Array, Array]:
+        values, gradients = function(lower + width * points)
+        return values, np.where(movable, gradients * width, 0.0)
+
+    x = np.clip((starts - lower) / safe_width, 0.0, 1.0)
+    f, g = evaluate(x)
+    dimension = x.shape[1]
+    H = np.tile(np.eye(dimension), (len(x), 1, 1))
+    fresh = np.ones(len(x), dtype=bool)
+    active = np.ones(len(x), dtype=bool)
+    for _ in range(max_steps):
+        step = _descent_direction(x, g, H, fresh)
+        active &= np.abs(step).max(axis=1) > 1e-8
+        rows = np.flatnonzero(active)
+        if len(rows) == 0:
+            break
+        moved_x, moved_f, moved_g, moved = _backtrack(evaluate, x[rows], f[rows], g[rows], step[rows])
+        active[rows[~moved]] = False
+        rows = rows[moved]
+        s, y = moved_x[moved] - x[rows], moved_g[moved] - g[rows]
+        active[rows] &= f[rows] - moved_f[moved] > 1e-10 * np.abs(f[rows])
+        H[rows], fresh[rows] = _bfgs(H[rows], s, y, fresh[rows])
+        x[rows], f[rows], g[rows] = moved_x[moved], moved_f[moved], moved_g[moved]
+    return np.where(movable, lower + width * x, starts), f
+
+
+def _descent_direction(x: Array, g: Array, H: Array, fresh: npt.NDArray[np.bool_]) -> Array:
+    """Quasi-Newton steps (S, d) in the coordinates free to move, at most half the box long."""
+    free = ~(((x <= 0.0) & (g > 0)) | ((x >= 1.0) & (g < 0)))
+    g = np.where(free, g, 0.0)
+    step = np.where(free, -np.einsum("sij,sj->si", H, g), 0.0)
+    steepest = (step * g).sum(axis=1) >= 0.0
+    step[steepest] = -g[steepest]
+    longest = np.abs(step).max(axis=1, keepdims=True)
+    # The first step has no curvature to scale it: a tenth of the box.
+    limit = np.where((fresh | steepest)[:, None], 0.1, 0.5)
+    longest = np.where(longest > 0, longest, 1.0)
+    scale = np.where((fresh | steepest)[:, None], limit / longest, np.minimum(1.0, limit / longest))
+    return np.asarray(step * scale)
+
+
+def _backtrack(
+    evaluate: ValueAndGradient, x: Array, f: Array, g: Array, step: Array
+) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
+    """Halve each step until it decreases its function enough (Armijo); report which ever did."""
+    new_x, new_f, new_g = x.copy(), f.copy(), g.copy()
+    moved = np.zeros(len(x), dtype=bool)
+    length = 1.0
+    for _ in range(12):
+        rows = np.flatnonzero(~moved)
+        trial = np.clip(x[rows] + length * step[rows], 0.0, 1.0)
+        values, gradients = evaluate(trial)
+        enough = values < f[rows] + 1e-4 * np.minimum((g[rows] * (trial - x[rows])).sum(axis=1), 0.0)
+        good = rows[enough]
+        new_x[good], new_f[good], new_g[good], moved[good] = trial[enough], values[enough], gradients[enough], True
+        if moved.all():
+            break
+        length *= 0.4
+    return new_x, new_f, new_g, moved
+
+
+def _bfgs(H: Array, s: Array, y: Array, fresh: npt.NDArray[np.bool_]) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """BFGS update of inverse Hessians (S, d, d) where the curvature along the step is positive."""
+    sy = (s * y).sum(axis=1)
+    yy = (y * y).sum(axis=1)
+    curved = sy > 1e-10 * np.sqrt((s * s).sum(axis=1) * yy)
+    sy, yy = np.where(curved, sy, 1.0), np.where(curved, yy, 1.0)
+    H = np.where(fresh[:, None, None], (sy / yy)[:, None, None] * np.eye(H.shape[1]), H)
+    Hy = np.einsum("sij,sj->si", H, y)
+    yHy = (y * Hy).sum(axis=1)
+    outer = np.einsum("si,sj->sij", s, Hy)
+    update = ((1.0 + yHy / sy) / sy)[:, None, None] * np.einsum("si,sj->sij", s, s)
+    update -= (outer + outer.transpose(0, 2, 1)) / sy[:, None, None]
+    return np.where(curved[:, None, None], H + update, H), fresh & ~curved
+
+
+class AcquisitionSearch:
+    """A GPyOpt acquisition optimizer that needs no global random state.
+
+    Parameters
+    ----------
+    space : GPyOpt Design_space
+    num_candidates : int
+        Sobol points that are screened; a finite space with at most ``4 * num_candidates`` points is searched whole.
+    num_starts : int
+        Best candidates from which the local search starts.
+    """
+
+    def __init__(self, space: Design_space, num_candidates: int = 1000, num_starts: int = 8) -> None:
+        self.space = space
+        self.num_candidates = num_candidates
+        self.num_starts = num_starts
+        self.context_manager = ContextManager(space)
+
+    def optimize(
+        self,
+        f: Value,
+        df: Any = None,
+        f_df: ValueAndGradient | None = None,
+        duplicate_manager: Any = None,
+        *,
+        rng: np.random.Generator | None = None,
+        near: Array | None = None,
+        avoid: Array | None = None,
+    ) -> tuple[Array, Array]:
+        """Find the allowed point with the smallest f.
+
+        Parameters
+        ----------
+        f, f_df : callables
+            Value (n, 1), and value with gradient (n, d), of model-space points (n, d).
+        duplicate_manager : GPyOpt DuplicateManager, optional
+            Points it knows are not returned while another exists.
+        rng : numpy Generator, optional
+            Source of the candidates; a fixed one by default.
+        near : array of shape (p, d), optional
+            Points around which extra candidates are placed.
+        avoid : array of shape (q, d), optional
+            Points not returned while another exists.
+
+        Returns
+        -------
+        the point (1, d) and its value (1, 1)
+        """
+        rng = np.random.default_rng(0) if rng is None else rng
+        candidates = spaces.all_points(self.space, 4 * self.num_candidates)
+        exhaustive = candidates is not None
+        if candidates is None:
+            candidates = spaces.sobol_points(self.space, self.num_candidates, rng)
+            if near is not None and len(near):
+                candidates = np.vstack([candidates, self._around(near, rng)])
+        candidates = self._with_context(candidates)
+        values = f(candidates).ravel()
+        if not exhaustive and f_df is not None:
+            refined = self._refine(candidates, values, f_df)
+            candidates = np.vstack([refined, candidates])
+            values = np.concatenate([f(refined).ravel(), values])
+        return self._best(candidates, values, duplicate_manager, avoid)
+
+    def _around(self, near: Array, rng: np.random.Generator) -> Array:
+        """Gaussian clouds of four sizes around each point, rounded, inside the known constraints."""
+        lower, width = spaces.box(self.space)
+        scales = np.repeat([0.1, 0.03, 0.01, 0.003], 8)[:, None] * width
+        cloud = near[:, None, :] + scales * rng.standard_normal((len(near), len(scales), near.shape[1]))
+        points = spaces.round_points(self.space, cloud.reshape(-1, near.shape[1]))
+        return points[spaces.inside(self.space, points)]
+
+    def _with_context(self, X: Array) -> Array:
+        X = X.copy()
+        X[:, self.context_manager.context_index] = self.context_manager.context_value
+        return X
+
+    def _refine(self, candidates: Array, values: Array, f_df: ValueAndGradient) -> Array:
+        lower, upper = (np.array(b, dtype=float) for b in np.transpose(self.space.get_bounds()))
+        fixed = self.context_manager.context_index
+        lower[fixed] = upper[fixed] = self.context_manager.context_value
+        starts = candidates[np.argsort(values, kind="stable")[: self.num_starts]]
+
+        def flat(X: Array) -> tuple[Array, Array]:
+            value, gradient = f_df(X)
+            return value.ravel(), gradient
+
+        points, _ = minimise_from(flat, starts, lower, upper)
+        return self._with_context(spaces.round_points(self.space, points))
+
+    def _best(
+        self, candidates: Array, values: Array, duplicate_manager: Any, avoid: Array | None
+    ) -> tuple[Array, Array]:
+        allowed = spaces.inside(self.space, candidates)
+        if avoid is not None:
+            allowed &= ~spaces.is_row_of(candidates, avoid)
+        for index in np.argsort(values, kind="stable"):
+            point = candidates[index : index + 1]
+            if allowed[index] and not (duplicate_manager and duplicate_manager.is_unzipped_x_duplicate(point)):
+                return point, values[index : index + 1, None]
+        if avoid is not None:
+            return self._best(candidates, values, duplicate_manager, None)
+        raise CMESError("every point of the domain has been evaluated, is pending, or violates a known constraint")

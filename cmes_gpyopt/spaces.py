@@ -1,0 +1,164 @@
+"""Vectorised geometry of a GPyOpt ``Design_space``.
+
+Two coordinate systems appear, as in GPyOpt: the *objective* space, in which the user's function is called
+(a categorical variable is its index), and the *model* space, in which the models live (a categorical variable is
+one-hot encoded). Every function here takes and returns model-space points of shape (n, d), unless it says otherwise.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import qmc
+
+from ._gpyopt import Design_space
+from .errors import CMESError
+
+Array = npt.NDArray[np.float64]
+
+# Sobol points are drawn in rounds of the requested size until the known constraints have let enough through.
+MAX_ROUNDS = 64
+
+
+def _variables(space: Design_space) -> Iterator[tuple[Any, slice]]:
+    """Each one-dimensional variable (or bandit) of ``space`` with its columns in the model space."""
+    start = 0
+    for variable in space.space_expanded:
+        stop = start + variable.dimensionality_in_model
+        yield variable, slice(start, stop)
+        start = stop
+
+
+def box(space: Design_space) -> tuple[Array, Array]:
+    """Lower bounds and positive widths of the model space, each (d,)."""
+    bounds = np.asarray(space.get_bounds(), dtype=float)
+    width = bounds[:, 1] - bounds[:, 0]
+    return bounds[:, 0], np.where(width > 0, width, 1.0)
+
+
+def is_finite(space: Design_space) -> bool:
+    """Whether the space has finitely many points."""
+    return all(variable.type != "continuous" for variable in space.space_expanded)
+
+
+def to_objective(space: Design_space, X: Array) -> Array:
+    """Objective-space form of rounded model-space points."""
+    columns = []
+    for variable, where in _variables(space):
+        block = X[:, where]
+        columns.append(block.argmax(axis=1)[:, None] if variable.type == "categorical" else block)
+    return np.hstack(columns).astype(float)
+
+
+def to_model(space: Design_space, X: Array) -> Array:
+    """Model-space form of objective-space points."""
+    return np.asarray(space.unzip_inputs(np.atleast_2d(X)), dtype=float)
+
+
+def inside(space: Design_space, X: Array) -> npt.NDArray[np.bool_]:
+    """Whether each point satisfies the known constraints of the space, (n,)."""
+    if not space.has_constraints():
+        return np.ones(len(X), dtype=bool)
+    return np.asarray(space.indicator_constraints(to_objective(space, X)) > 0).ravel()
+
+
+def round_points(space: Design_space, X: Array) -> Array:
+    """Nearest allowed points: bounds clipped, discrete values snapped, the largest one-hot entry kept."""
+    rounded = np.array(X, dtype=float)
+    for variable, where in _variables(space):
+        block = rounded[:, where]
+        if variable.type == "continuous":
+            block[:] = np.clip(block, *variable.domain)
+        elif variable.type == "categorical":
+            block[:] = np.eye(block.shape[1])[block.argmax(axis=1)]
+        else:
+            allowed = np.asarray(variable.domain, dtype=float).reshape(-1, block.shape[1])
+            distance = ((block[:, None, :] - allowed) ** 2).sum(axis=2)
+            block[:] = allowed[distance.argmin(axis=1)]
+    return rounded
+
+
+def from_unit(space: Design_space, U: Array) -> Array:
+    """Map points of the unit cube, one column for each variable, to allowed model-space points."""
+    columns = []
+    for (variable, where), u in zip(_variables(space), U.T, strict=True):
+        if variable.type == "continuous":
+            low, high = variable.domain
+            columns.append((low + (high - low) * u)[:, None])
+            continue
+        if variable.type == "categorical":
+            allowed = np.eye(where.stop - where.start)
+        else:
+            allowed = np.asarray(variable.domain, dtype=float).reshape(-1, where.stop - where.start)
+        columns.append(allowed[np.minimum((u * len(allowed)).astype(int), len(allowed) - 1)])
+    return np.hstack(columns)
+
+
+def sobol_points(space: Design_space, count: int, rng: np.random.Generator) -> Array:
+    """Scrambled Sobol points that satisfy the known constraints; distinct where the space is finite.
+
+    Returns
+    -------
+    array of shape (m, d), m = ``count`` unless a finite space has fewer points.
+    """
+    engine = qmc.Sobol(len(space.space_expanded), scramble=True, rng=rng)
+    exponent = max(int(np.ceil(np.log2(max(count, 2)))), 1)
+    kept = np.empty((0, space.model_dimensionality))
+    for _ in range(MAX_ROUNDS):
+        X = from_unit(space, engine.random(2**exponent))
+        kept = np.vstack([kept, X[inside(space, X)]])
+        if is_finite(space):
+            kept = distinct(kept)
+        if len(kept) >= count or not space.has_constraints():
+            break
+    if len(kept) == 0:
+        raise CMESError(
+            f"no point of the domain satisfies the known constraints in {MAX_ROUNDS * 2**exponent} Sobol points; "
+            "check their sign (GPyOpt keeps points where the expression is <= 0)"
+        )
+    return kept[:count]
+
+
+def random_points(space: Design_space, count: int, rng: np.random.Generator) -> Array:
+    """Independent uniform points that satisfy the known constraints, (count, d)."""
+    kept = np.empty((0, space.model_dimensionality))
+    for _ in range(10_000):
+        X = from_unit(space, rng.random((max(count, 16), len(space.space_expanded))))
+        kept = np.vstack([kept, X[inside(space, X)]])
+        if len(kept) >= count:
+            return kept[:count]
+    raise CMESError(
+        f"only {len(kept)} of {count} random points satisfy the known constraints; "
+        "check their sign (GPyOpt keeps points where the expression is <= 0)"
+    )
+
+
+def all_points(space: Design_space, limit: int) -> Array | None:
+    """Every point of a finite space that satisfies the known constraints, or None beyond ``limit`` of them."""
+    if not is_finite(space):
+        return None
+    choices = []
+    for variable, where in _variables(space):
+        size = where.stop - where.start
+        categorical = variable.type == "categorical"
+        choices.append(np.eye(size) if categorical else np.asarray(variable.domain, float).reshape(-1, size))
+    if np.prod([float(len(c)) for c in choices]) > limit:
+        return None
+    index = np.indices([len(c) for c in choices]).reshape(len(choices), -1)
+    X = distinct(np.hstack([c[i] for c, i in zip(choices, index, strict=True)]))
+    return X[inside(space, X)]
+
+
+def distinct(X: Array) -> Array:
+    """Rows of X without repeats, in order of first appearance."""
+    _, first = np.unique(X, axis=0, return_index=True)
+    return X[np.sort(first)]
+
+
+def is_row_of(X: Array, others: Array) -> npt.NDArray[np.bool_]:
+    """Whether each row of X equals some row of ``others``, (n,)."""
+    if len(others) == 0:
+        return np.zeros(len(X), dtype=bool)
+    known = {row.tobytes() for row in np.ascontiguousarray(others + 0.0)}  # + 0.0 turns -0.0 into 0.0
+    return np.array([row.tobytes() in known for row in np.ascontiguousarray(X + 0.0)])
