@@ -2,7 +2,9 @@
 
 Importing GPyOpt 1.2.6 silences every warning of the process and fails where matplotlib is missing. Both are
 undone here: the caller's warning filters are restored, and without matplotlib its two plotting modules receive
-stand-ins that explain what to install when a plot is asked for.
+stand-ins that explain what to install when a plot is asked for. Its loop names ``numpy.linalg.linalg``, which NumPy 2
+no longer has, whenever an update of the model raises: inside that one module the name is given back, so that the
+user sees the error that was raised.
 """
 
 import importlib.util
@@ -12,6 +14,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
+
+import numpy as np
 
 
 class _PlottingStandIn(types.ModuleType):
@@ -28,30 +32,46 @@ class _PlottingStandIn(types.ModuleType):
 
 
 @contextmanager
-def _quiet_import() -> Iterator[None]:
+def _plotting_modules() -> Iterator[None]:
+    """Let GPyOpt import its plotting modules where matplotlib is missing."""
     names = ["matplotlib", "matplotlib.pyplot", "pylab"]
     missing = importlib.util.find_spec("matplotlib") is None
     if missing:
         sys.modules.update({name: _PlottingStandIn(name) for name in names})
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
         if missing:
             for name in names:
                 sys.modules.pop(name, None)
 
 
-with _quiet_import():
-    import GPy
-    import GPyOpt
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import GPy  # before GPyOpt: it notices by itself that matplotlib is missing
+
+    with _plotting_modules():
+        import GPyOpt
+        import GPyOpt.core.bo
     from GPy.inference.latent_function_inference import EP
     from GPyOpt.acquisitions.base import AcquisitionBase
     from GPyOpt.core.task.space import Design_space
     from GPyOpt.methods import BayesianOptimization
     from GPyOpt.models.base import BOModel
     from GPyOpt.optimization.acquisition_optimizer import AcquisitionOptimizer, ContextManager
+
+
+class _NumpyWithLinalg(types.ModuleType):
+    """NumPy as GPyOpt's loop knows it."""
+
+    linalg = types.SimpleNamespace(linalg=np.linalg)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+if not hasattr(np.linalg, "linalg"):
+    GPyOpt.core.bo.np = _NumpyWithLinalg("numpy")
 
 __all__ = [
     "EP",

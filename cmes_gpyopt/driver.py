@@ -107,8 +107,13 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         self.context = None
         self.num_acquisitions = 0
 
-    def run_optimization(  # type: ignore[override]
-        self, max_iter: int = 0, max_time: float = np.inf, *, context: dict[str, Any] | None = None, progress: bool = False
+    def run_optimization(
+        self,
+        max_iter: int = 0,
+        max_time: float = np.inf,
+        *,
+        context: dict[str, Any] | None = None,
+        progress: bool = False,
     ) -> None:
         """Evaluate the initial points that are left, then ``max_iter`` suggestions, within ``max_time`` seconds.
 

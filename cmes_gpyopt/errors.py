@@ -5,5 +5,5 @@ class CMESError(ValueError):
     """A call the library cannot act on; the message says what was expected, what came, and what to do."""
 
 
-class Infeasible(Exception):  # noqa: N818 - reads as a statement where users raise it
+class Infeasible(Exception):
     """Raised by an objective to say that this evaluation failed: ``raise Infeasible("out of memory")``."""

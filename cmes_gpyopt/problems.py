@@ -31,7 +31,7 @@ class Problem:
     def feasible(self, X: Array) -> npt.NDArray[np.bool_]:
         """Whether each point satisfies all constraints, (n,)."""
         X = np.atleast_2d(X)
-        return np.all([constraint(X) <= 0 for constraint in self.constraints], axis=0)
+        return np.asarray(np.all([constraint(X) <= 0 for constraint in self.constraints], axis=0))
 
     def with_failures(self, X: Array) -> Array:
         """Objective values (n, 1), inf where infeasible: a black box that crashes."""

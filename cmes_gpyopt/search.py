@@ -20,7 +20,13 @@ ValueAndGradient = Callable[[Array], tuple[Array, Array]]
 
 
 def minimise_from(
-    function: ValueAndGradient, starts: Array, lower: Array, upper: Array, *, max_steps: int = 60
+    function: ValueAndGradient,
+    starts: Array,
+    lower: Array,
+    upper: Array,
+    *,
+    movable: npt.NDArray[np.bool_] | None = None,
+    max_steps: int = 60,
 ) -> tuple[Array, Array]:
     """Minimise over a box from several starts at once, by projected BFGS with a backtracking line search.
 
@@ -30,21 +36,21 @@ def minimise_from(
         Maps points (s, d) to values (s,) and gradients (s, d).
     starts : array of shape (S, d)
     lower, upper : arrays of shape (d,)
-        A coordinate with equal bounds stays fixed.
+    movable : boolean array of shape (d,), optional
+        Coordinates to move; those with equal bounds never do.
 
     Returns
     -------
     points (S, d) and values (S,), none worse than its start
     """
-    width = upper - lower
-    movable = width > 0
-    safe_width = np.where(movable, width, 1.0)
+    width = np.where(upper > lower, upper - lower, 1.0)
+    free = (upper > lower) & (True if movable is None else movable)
 
     def evaluate(points: Array) -> tuple[Array, Array]:
         values, gradients = function(lower + width * points)
-        return values, np.where(movable, gradients * width, 0.0)
+        return values, np.where(free, gradients * width, 0.0)
 
-    x = np.clip((starts - lower) / safe_width, 0.0, 1.0)
+    x = np.clip((starts - lower) / width, 0.0, 1.0)
     f, g = evaluate(x)
     dimension = x.shape[1]
     H = np.tile(np.eye(dimension), (len(x), 1, 1))
@@ -63,7 +69,7 @@ def minimise_from(
         active[rows] &= f[rows] - moved_f[moved] > 1e-10 * np.abs(f[rows])
         H[rows], fresh[rows] = _bfgs(H[rows], s, y, fresh[rows])
         x[rows], f[rows], g[rows] = moved_x[moved], moved_f[moved], moved_g[moved]
-    return np.where(movable, lower + width * x, starts), f
+    return np.where(free, lower + width * x, starts), f
 
 
 def _descent_direction(x: Array, g: Array, H: Array, fresh: npt.NDArray[np.bool_]) -> Array:
@@ -181,7 +187,7 @@ class AcquisitionSearch:
 
     def _around(self, near: Array, rng: np.random.Generator) -> Array:
         """Gaussian clouds of four sizes around each point, rounded, inside the known constraints."""
-        lower, width = spaces.box(self.space)
+        _, width = spaces.box(self.space)
         scales = np.repeat([0.1, 0.03, 0.01, 0.003], 8)[:, None] * width
         cloud = near[:, None, :] + scales * rng.standard_normal((len(near), len(scales), near.shape[1]))
         points = spaces.round_points(self.space, cloud.reshape(-1, near.shape[1]))
@@ -203,7 +209,14 @@ class AcquisitionSearch:
             return value.ravel(), gradient
 
         points, _ = minimise_from(flat, starts, lower, upper)
-        return self._with_context(spaces.round_points(self.space, points))
+        rounded = self._with_context(spaces.round_points(self.space, points))
+        continuous = spaces.continuous_columns(self.space)
+        if continuous.all() or not continuous.any():
+            return rounded
+        # What is best for the continuous variables depends on the values the others were rounded to.
+        second = np.vstack([rounded, starts])
+        points, _ = minimise_from(flat, second, lower, upper, movable=continuous)
+        return np.vstack([rounded, points])
 
     def _best(
         self, candidates: Array, values: Array, duplicate_manager: Any, avoid: Array | None

@@ -42,6 +42,14 @@ def is_finite(space: Design_space) -> bool:
     return all(variable.type != "continuous" for variable in space.space_expanded)
 
 
+def continuous_columns(space: Design_space) -> npt.NDArray[np.bool_]:
+    """Which coordinates of the model space are continuous, (d,)."""
+    found = np.zeros(space.model_dimensionality, dtype=bool)
+    for variable, where in _variables(space):
+        found[where] = variable.type == "continuous"
+    return found
+
+
 def to_objective(space: Design_space, X: Array) -> Array:
     """Objective-space form of rounded model-space points."""
     columns = []

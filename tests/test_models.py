@@ -94,7 +94,9 @@ def test_ep_with_the_probit_link_agrees_with_gpy(rng):
     for inference in (ParallelEP("probit", tolerance=1e-10), GPy.inference.latent_function_inference.EP(epsilon=1e-16)):
         state = np.random.get_state()
         models.append(
-            GPy.core.GP(X, (labels[:, None] + 1) / 2, kernel.copy(), GPy.likelihoods.Bernoulli(), inference_method=inference)
+            GPy.core.GP(
+                X, (labels[:, None] + 1) / 2, kernel.copy(), GPy.likelihoods.Bernoulli(), inference_method=inference
+            )
         )
         np.random.set_state(state)
     ours, theirs = models
@@ -378,5 +380,7 @@ def test_values_that_change_between_updates_are_noticed(rng):
     Y[:] = np.arange(10.0)[:, None]
     model = ConstrainedModel(SPACE)
     model.updateModel(X[:9], Y[:9] - Y[:9].mean())
-    with pytest.raises(CMESError, match="observation 0 changed from -4 to -4.5 since the last update; pass normalize_Y=False"):
+    with pytest.raises(
+        CMESError, match="observation 0 changed from -4 to -4.5 since the last update; pass normalize_Y=False"
+    ):
         model.updateModel(X, Y - Y.mean())

@@ -50,7 +50,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         model: ConstrainedModel,
         space: Design_space,
         optimizer: Any = None,
-        cost_withGradients: Any = None,  # noqa: N803
+        cost_withGradients: Any = None,
         *,
         seed: int = 0,
     ) -> None:
@@ -92,7 +92,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         cost = self.cost_withGradients(x)[0]
         return -self._outside(x, self._per_cost(score, cost)[0])
 
-    def acquisition_function_withGradients(self, x: Array) -> tuple[Array, Array]:  # noqa: N802
+    def acquisition_function_withGradients(self, x: Array) -> tuple[Array, Array]:
         """Negated score per unit cost (n, 1) and its gradient (n, d)."""
         x = np.atleast_2d(x)
         score, gradient = self._compute_acq_withGradients(x)
@@ -154,7 +154,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         self.update()
         return np.asarray(self._scores(x, False)[:, None])
 
-    def _compute_acq_withGradients(self, x: Array) -> tuple[Array, Array]:  # noqa: N802
+    def _compute_acq_withGradients(self, x: Array) -> tuple[Array, Array]:
         self.update()
         value, gradient = self._scores(x, True)
         return value[:, None], gradient

@@ -28,7 +28,7 @@ from ..entropy import (
 )
 from ..errors import CMESError
 from ..feedback import logistic_outcomes, probit_outcomes
-from ..models import ConstrainedModel, Moments
+from ..models import ConstrainedModel, Moments, RealConstraint
 from ..optima import candidate_grid, joint_optima
 from .base import GRID_STREAM, OPTIMA_STREAM, ConstrainedAcquisition
 
@@ -82,7 +82,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         model: ConstrainedModel,
         space: Design_space,
         optimizer: Any = None,
-        cost_withGradients: Any = None,  # noqa: N803
+        cost_withGradients: Any = None,
         *,
         confidence: float | None = None,
         num_samples: int = 10,
@@ -134,7 +134,7 @@ class ConstrainedMES(ConstrainedAcquisition):
     @property
     def scored_optima(self) -> Array:
         """The draws of y* that enter the score, (K,): capped, in standardised units."""
-        return np.minimum(self.y_star, self.model.standardised_fmin() - self.ystar_cap)
+        return np.asarray(np.minimum(self.y_star, self.model.standardised_fmin() - self.ystar_cap))
 
     def _scores(self, X: Array, grad: bool) -> Any:
         observation = _Observation(self.model, X, self.thresholds, self.table, grad)
@@ -169,7 +169,7 @@ def _split_feasible(kernel: Any, gamma_y: Array, gammas: list[Array], outcomes: 
     """A kernel whose objective is seen on the feasible row only, which comes first in every table."""
     if outcomes is None:
         # With real-valued constraints alone an infeasible y cannot matter: it is as good as seen.
-        return kl_divergence([gamma_y, *gammas], None, grad=grad)
+        return _all_seen(kl_divergence, gamma_y, gammas, None, grad)
     feasible = np.arange(len(outcomes.log_q)) == 0
     if not grad:
         return kernel([gamma_y], outcomes, feasible, gammas)
@@ -184,10 +184,10 @@ class _Observation:
         self.grad = grad
         self.objective = model.objective.moments(X, grad=grad)
         self.gates: list[tuple[Moments, Array]] = []
-        self.tables: list[tuple[Moments, Outcomes, Outcomes | None, Outcomes | None]] = []
+        self.tables: list[tuple[Moments, Outcomes, Any, Any]] = []
         for constraint, threshold in zip(model.constraints, thresholds, strict=True):
             m = constraint.moments(X, grad=grad)
-            if not constraint.binary:
+            if isinstance(constraint, RealConstraint):
                 self.gates.append((m, ((threshold - m.mean) / m.std)[None, :]))
                 continue
             outcomes = probit_outcomes if constraint.link == "probit" else partial(logistic_outcomes, method=table)
@@ -228,8 +228,10 @@ class _Observation:
         gradient: Any = 0.0
         pieces = split_partials([t[1] for t in self.tables], by_outcome)
         for (m, _, d_mean, d_std), piece in zip(self.tables, pieces, strict=True):
-            by_mean = sum((p * d).sum(axis=(0, 1)) for p, d in zip(piece, d_mean, strict=True))
-            by_std = sum((p * d).sum(axis=(0, 1)) for p, d in zip(piece, d_std, strict=True))
+            by_mean, by_std = (
+                np.sum([(p * d).sum(axis=(0, 1)) for p, d in zip(piece, slopes, strict=True)], axis=0)
+                for slopes in (d_mean, d_std)
+            )
             gradient = gradient + by_mean[:, None] * m.d_mean + by_std[:, None] * m.d_std
         return np.asarray(gradient)
 
@@ -240,7 +242,7 @@ def _through_gate(m: Moments, gamma: Array, slope: Array) -> Array:
     by_mean = -slope.sum(axis=0) / m.std
     # Where the limit is infinite the slope is zero.
     by_std = -(slope * np.where(np.isfinite(gamma), gamma, 0.0)).sum(axis=0) / m.std
-    return by_mean[:, None] * m.d_mean + by_std[:, None] * m.d_std
+    return np.asarray(by_mean[:, None] * m.d_mean + by_std[:, None] * m.d_std)
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:

@@ -115,7 +115,7 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
                 )
         return Data(X, Y, C)
 
-    def updateModel(self, X_all: Array, Y_all: Array, X_new: Any = None, Y_new: Any = None) -> None:  # noqa: N802
+    def updateModel(self, X_all: Array, Y_all: Array, X_new: Any = None, Y_new: Any = None) -> None:
         """GPyOpt's update: a finite Y is a feasible evaluation, inf (or nan) an infeasible one."""
         if len(self.constraints) != 1 or not self.constraints[0].binary:
             raise CMESError(
@@ -152,8 +152,8 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
         std = np.sqrt(m.std**2 + self.objective.noise) if with_noise else m.std
         return self._in_units(m.mean)[:, None], self.objective.scale * std[:, None]
 
-    def predict_withGradients(self, X: Array) -> tuple[Array, Array, Array, Array]:  # noqa: N802
-        """Mean and standard deviation (n, 1) of the latent objective and their gradients (n, d), in the user's units."""
+    def predict_withGradients(self, X: Array) -> tuple[Array, Array, Array, Array]:
+        """Mean and std (n, 1) of the latent objective and their gradients (n, d), in the user's units."""
         m: Moments = self.objective.moments(np.atleast_2d(X), grad=True)
         assert m.d_mean is not None and m.d_std is not None
         scale = self.objective.scale
@@ -163,7 +163,7 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
         return self.objective.offset + self.objective.scale * standardised
 
     def get_fmin(self) -> float:
-        """Lowest posterior mean over evaluated points labelled feasible, in the user's units; inf where there are none."""
+        """Lowest posterior mean over evaluated points labelled feasible, in the user's units; inf without any."""
         return float(self._in_units(np.array(self.standardised_fmin())))
 
     def standardised_fmin(self) -> float:
@@ -251,7 +251,5 @@ def constraints_from(feedback: str | Constraint | Sequence[Constraint]) -> list[
     chosen = list(feedback)
     for constraint in chosen:
         if not isinstance(constraint, BinaryConstraint | RealConstraint):
-            raise CMESError(
-                f"feedback must list BinaryConstraint and RealConstraint objects, got {constraint!r}"
-            )
+            raise CMESError(f"feedback must list BinaryConstraint and RealConstraint objects, got {constraint!r}")
     return chosen

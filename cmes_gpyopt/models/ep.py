@@ -133,7 +133,7 @@ def propagate(
     moments = MOMENTS[link]
     tau, nu = start if start is not None else (np.full(len(labels), MIN_PRECISION), np.zeros(len(labels)))
     damping, last = 1.0, np.inf
-    for sweep in range(1, max_sweeps + 1):
+    for sweeps in range(1, max_sweeps + 1):  # noqa: B007 - reported below
         mean, variance, factor = _site_posterior(K, tau, nu)
         cavity_tau = np.maximum(1.0 / variance - tau, MIN_PRECISION)
         cavity_nu = mean / variance - nu
@@ -162,7 +162,7 @@ def propagate(
         + 0.5 * cavity_nu * (tau * cavity_nu / cavity_tau - 2.0 * nu) / both
     )
     log_evidence = float(evidence.sum() - np.log(factor.diagonal()).sum())
-    return Sites(tau, nu, log_evidence, factor, residual, sweep)
+    return Sites(tau, nu, log_evidence, factor, residual, sweeps)
 
 
 class Logistic(GPy.likelihoods.link_functions.GPTransformation):  # type: ignore[misc]

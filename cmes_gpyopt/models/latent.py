@@ -64,7 +64,7 @@ def cautious_lengthscale(count: int, dimension: int) -> float:
     The marginal likelihood of a few equal labels (or of a single value) grows with the length scale, which would
     make the posterior flat and the search blind.
     """
-    return min(LENGTHSCALE_MEAN, 0.5 * np.sqrt(dimension) * max(count, 1) ** (-1.0 / dimension))
+    return float(min(LENGTHSCALE_MEAN, 0.5 * dimension**0.5 * max(count, 1) ** (-1.0 / dimension)))
 
 
 def _log_normal(prior: tuple[float, float]) -> Any:

@@ -66,9 +66,8 @@ class Matern52:
     def with_slope(self, A: Array, B: Array) -> tuple[Array, Array]:
         """Covariances k and s, both (len(A), len(B)), with dk/da_j = -s (a_j - b_j) / lengthscale_j^2."""
         r = self.distance(A, B)
-        e = self.variance * np.exp(-r)
-        slope = e * (1.0 + r)
-        return slope + e * (r * r / 3.0), (5.0 / 3.0) * slope
+        e = np.exp(-r) * self.variance
+        return e * (1.0 + r * (1.0 + r / 3.0)), (5.0 / 3.0) * e * (1.0 + r)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,265 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedMES, RealConstraint
+from cmes_gpyopt._gpyopt import Design_space
+from cmes_gpyopt.acquisitions.base import OUTSIDE
+from cmes_gpyopt.problems import TOY
+
+from .conftest import MIXED_DOMAIN, central_difference, relative_error
+
+
+def cube(dimension):
+    return [{"name": "x", "type": "continuous", "domain": (-2.0, 3.0), "dimensionality": dimension}]
+
+
+def fitted(feedback="binary", dimension=2, count=25, seed=0, **options):
+    """An acquisition on data with a linear edge of feasibility and a smooth objective."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 3, (count, dimension))
+    y = np.sin(X).sum(axis=1) + 0.05 * rng.standard_normal(count)
+    edge = X[:, 0] - 0.7 + 0.2 * rng.standard_normal(count)
+    acquisition = ConstrainedMES.for_domain(cube(dimension), feedback=feedback, grid_size=200, seed=3, **options)
+    columns = []
+    for j, constraint in enumerate(acquisition.model.constraints):
+        value = edge + 0.5 * j * X[:, -1]
+        columns.append(np.where(value <= 0, -1.0, 1.0) if constraint.binary else value)
+    C = np.column_stack(columns)
+    seen = (C <= 0).all(axis=1) if acquisition.objective_observed == "feasible" else np.ones(count, dtype=bool)
+    acquisition.model.set_data(X, np.where(seen, y, np.nan), C)
+    return acquisition
+
+
+def gradient_errors(acquisition, dimension, rng):
+    X = rng.uniform(-2, 3, (25, dimension))
+    value, gradient = acquisition.acquisition_function_withGradients(X)
+    np.testing.assert_allclose(value, acquisition.acquisition_function(X), rtol=1e-12, atol=1e-300)
+    numerical = central_difference(lambda x: acquisition.acquisition_function(x).ravel(), X)
+    return relative_error(gradient, numerical), relative_error(1.01 * gradient, numerical)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 6])
+@pytest.mark.parametrize("link", ["logistic", "probit"])
+@pytest.mark.parametrize("estimator", ["entropy", "kl", "mixture"])
+def test_gradients_agree_with_central_differences(dimension, link, estimator, rng):
+    acquisition = fitted([BinaryConstraint(link=link)], dimension, estimator=estimator)
+    error, control = gradient_errors(acquisition, dimension, rng)
+    assert error < 1e-5
+    assert control > 1e-3
+
+
+TWO = [BinaryConstraint("crash"), RealConstraint("size")]
+SETTINGS = {
+    "paper": dict(preset="paper"),
+    "laplace kl": dict(table="laplace", estimator="kl"),
+    "always observed, entropy": dict(objective_observed="always"),
+    "always observed, kl": dict(objective_observed="always", estimator="kl"),
+    "real, entropy": dict(feedback="real", objective_observed="always"),
+    "real, kl": dict(feedback="real", estimator="kl"),
+    "mixed, entropy": dict(feedback=TWO),
+    "mixed, kl": dict(feedback=TWO, estimator="kl"),
+    "mixed, mixture": dict(feedback=TWO, estimator="mixture"),
+    "three binary": dict(feedback=[BinaryConstraint(n) for n in "abc"], estimator="kl"),
+    "no constraint holds": dict(confidence=1e-9),
+    "no constraint holds, paper": dict(preset="paper", confidence=1e-9),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_gradients_agree_in_every_configuration(name, rng):
+    acquisition = fitted(**SETTINGS[name])
+    error, control = gradient_errors(acquisition, 2, rng)
+    assert error < 1e-5
+    assert control > 1e-3
+
+
+def test_draws_without_a_feasible_point_lead_towards_feasibility_except_in_the_paper(rng):
+    """With y* = +inf the divergence rises with P(feasible); the paper's binary entropy difference does not."""
+    X = rng.uniform(-2, 3, (30, 2))
+    labels = np.where(X[:, 0] < 2.0, 1.0, -1.0)[:, None]
+    candidates = np.column_stack([np.linspace(-1.5, 2.8, 30), np.zeros(30)])
+    scores = {}
+    for preset in (None, "paper"):
+        acquisition = ConstrainedMES.for_domain(cube(2), preset=preset, grid_size=100, confidence=0.5)
+        acquisition.model.set_data(X, np.full(30, np.nan), labels)
+        acquisition.update()
+        acquisition.y_star = np.full(10, np.inf)
+        probability = acquisition.model.probability_feasible(candidates)
+        scores[preset] = -acquisition.acquisition_function(candidates).ravel()[np.argsort(probability)]
+    assert spearmanr(scores[None], np.arange(30)).statistic > 0.98
+    assert np.argmax(scores[None]) >= 27
+    assert scores["paper"][-1] < 0 < scores[None][-1]
+    assert np.argmax(scores["paper"]) < 25
+
+
+def test_the_cap_keeps_the_optimum_below_the_best_feasible_value():
+    capped, free = fitted(seed=1, num_samples=300), fitted(seed=1, num_samples=300, ystar_cap=-np.inf)
+    for acquisition in (capped, free):
+        acquisition.update()
+    np.testing.assert_array_equal(capped.y_star, free.y_star)
+    best = capped.model.standardised_fmin()
+    assert capped.scored_optima.max() <= best - 3e-3
+    np.testing.assert_array_equal(free.scored_optima, free.y_star)
+    assert np.isposinf(capped.y_star).any() or capped.y_star.max() > best - 3e-3
+
+
+def test_the_incumbent_is_not_worth_evaluating_again_once_the_optimum_is_capped():
+    space = cube(1)
+    X = np.linspace(-2, 3, 14)[:, None]
+    values = (X.ravel() - 0.5) ** 2
+    scores = []
+    for cap in (3e-3, -np.inf):
+        acquisition = ConstrainedMES.for_domain(space, ystar_cap=cap, grid_size=400, estimator="kl")
+        acquisition.model.set_data(X, values, -np.ones((14, 1)))
+        best = X[[np.argmin(values)]]
+        acquisition.update()
+        acquisition.y_star = np.full(10, acquisition.model.standardised_fmin())
+        scores.append(-acquisition.acquisition_function(best).item())
+    assert scores[1] > 0.4  # about log 2, on every scale
+    assert scores[0] < 0.01
+
+
+def test_the_suggestion_does_not_depend_on_the_units_of_the_objective():
+    rng = np.random.default_rng(4)
+    X = rng.uniform(-1, 1, (15, 2))
+    Y = TOY.with_failures(X)
+    found = []
+    for scale, shift in ((1.0, 0.0), (1e3, -40.0)):
+        acquisition = ConstrainedMES.for_domain(list(TOY.domain), grid_size=300)
+        acquisition.model.updateModel(X, scale * Y + shift)
+        found.append(acquisition.optimize()[0])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-3)
+
+
+def test_known_constraints_are_respected_although_scores_may_be_negative(rng):
+    known = [{"name": "left", "constraint": "x[:,0] - 0.2"}]
+    acquisition = ConstrainedMES.for_domain(cube(2), known, grid_size=100)
+    X = rng.uniform(-2, 0.2, (12, 2))
+    acquisition.model.set_data(X, X.sum(axis=1), -np.ones((12, 1)))
+    points = rng.uniform(-2, 3, (50, 2))
+    value, gradient = acquisition.acquisition_function_withGradients(points)
+    outside = points[:, 0] > 0.2
+    assert (value[outside] == -OUTSIDE).all()
+    assert (gradient[outside] == 0).all()
+    assert np.isfinite(value).all()
+    assert value[~outside].max() < 1e3
+    assert acquisition.optimize()[0][0, 0] <= 0.2
+
+
+def test_cost_divides_positive_scores_and_never_flatters_negative_ones(rng):
+    def cost(x):
+        return 1 + x[:, :1] ** 2, np.column_stack([2 * x[:, 0], np.zeros(len(x))])
+
+    plain = fitted(seed=2, preset="paper")
+    priced = ConstrainedMES(plain.model, plain.space, cost_withGradients=cost, preset="paper", grid_size=200)
+    for acquisition in (plain, priced):
+        acquisition.update()
+        acquisition.y_star = np.array([-0.5, np.inf])
+    X = rng.uniform(-2, 3, (200, 2))
+    score, with_cost = -plain.acquisition_function(X), -priced.acquisition_function(X)
+    price = cost(X)[0]
+    np.testing.assert_allclose(with_cost, np.where(score >= 0, score / price, score * price))
+    assert (score < 0).any()
+    assert (score > 0).any()
+    gradient = priced.acquisition_function_withGradients(X)[1]
+    numerical = central_difference(lambda x: priced.acquisition_function(x).ravel(), X)
+    assert relative_error(gradient, numerical) < 1e-5
+
+
+def test_scores_are_finite_at_and_near_the_data():
+    for estimator in ("entropy", "kl", "mixture"):
+        acquisition = fitted(estimator=estimator, count=40)
+        X = acquisition.model.data.X
+        for points in (X, X + 1e-9, np.repeat(X[:1], 5, axis=0)):
+            value, gradient = acquisition.acquisition_function_withGradients(points)
+            assert np.isfinite(value).all()
+            assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("labels", [[1.0], [-1.0], [1.0, 1.0, 1.0], [-1.0, -1.0, -1.0], [1.0, -1.0]])
+@pytest.mark.parametrize("estimator", ["entropy", "kl", "mixture"])
+def test_a_suggestion_exists_from_the_first_observation_on(labels, estimator, rng):
+    acquisition = ConstrainedMES.for_domain(cube(2), estimator=estimator, grid_size=100)
+    X = rng.uniform(-2, 3, (len(labels), 2))
+    C = np.array(labels)[:, None]
+    acquisition.model.set_data(X, np.where(C.ravel() < 0, 7.0, np.nan), C)
+    x, value = acquisition.optimize()
+    assert np.isfinite(x).all()
+    assert np.isfinite(value).all()
+
+
+def test_the_draw_belongs_to_the_data_and_the_seed_however_often_it_is_asked_for():
+    a, b = fitted(), fitted()
+    first = a.optimize()[0]
+    a.acquisition_function(np.zeros((3, 2)))
+    a.update()
+    np.testing.assert_array_equal(a.optimize()[0], first)
+    np.testing.assert_array_equal(b.optimize()[0], first)
+    other = ConstrainedMES(a.model, a.space, grid_size=200, seed=4)
+    other.update()
+    assert not np.array_equal(other.y_star, a.y_star)
+
+
+def test_import_fit_draw_and_optimise_leave_the_global_random_state_alone():
+    code = (
+        "import numpy as np; before = np.random.get_state()[1].copy();"
+        "from cmes_gpyopt import ConstrainedMES;"
+        "a = ConstrainedMES.for_domain([{'name': 'x', 'type': 'continuous', 'domain': (0, 1)}], grid_size=50);"
+        "a.model.updateModel(np.array([[0.1], [0.6], [0.9]]), np.array([[1.0], [2.0], [np.inf]])); a.optimize();"
+        "assert (np.random.get_state()[1] == before).all()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_mixed_spaces_get_allowed_suggestions(rng):
+    acquisition = ConstrainedMES.for_domain(MIXED_DOMAIN, grid_size=100)
+    X = np.array([[0.5, 1, 1, 0, 0], [1.0, 4, 0, 1, 0], [1.5, 8, 0, 0, 1.0]])
+    acquisition.model.set_data(X, np.array([1.0, 2.0, np.nan]), np.array([[-1.0], [-1.0], [1.0]]))
+    x, _ = acquisition.optimize()
+    np.testing.assert_array_equal(acquisition.space.round_optimum(x), x)
+
+
+WRONG = [
+    (dict(confidence=1.0), "confidence must lie strictly between 0 and 1, got 1.0"),
+    (dict(confidence="high"), "confidence must be a number, got 'high'"),
+    (dict(num_samples=0), "num_samples must be a positive integer, got 0"),
+    (dict(num_samples=2.5), "num_samples must be a positive integer, got 2.5"),
+    (dict(grid_size=-3), "grid_size must be a positive integer, got -3"),
+    (dict(estimator="mes"), "estimator must be one of 'entropy', 'mixture', 'kl', got 'mes'"),
+    (dict(objective_observed="never"), "objective_observed must be one of 'feasible', 'always', got 'never'"),
+    (dict(table="probit"), "table must be one of 'exact', 'laplace', got 'probit'"),
+    (dict(preset="fast"), "preset must be one of None, 'paper', got 'fast'"),
+    (dict(ystar_cap=np.nan), "ystar_cap must be a number, got nan"),
+    (dict(seed=-1), "seed must be a non-negative integer, got -1"),
+    (dict(seed=0.5), "seed must be a non-negative integer, got 0.5"),
+    (dict(estimator="mixture", objective_observed="always"), "estimator='mixture' is for binary feedback"),
+    (dict(estimator="mixture", feedback="real"), "estimator='mixture' is for binary feedback"),
+    (dict(feedback="labels"), "feedback must be 'binary', 'real' or a list of constraints, got 'labels'"),
+    (dict(feedback=["binary"]), "feedback must list BinaryConstraint and RealConstraint objects, got 'binary'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[m[:40] for _, m in WRONG])
+def test_wrong_options_get_one_sentence(options, message):
+    with pytest.raises(CMESError, match=message):
+        ConstrainedMES.for_domain(cube(2), **options)
+
+
+def test_misspelt_options_are_refused():
+    with pytest.raises(TypeError, match="nun_samples"):
+        ConstrainedMES.for_domain(cube(2), nun_samples=3)
+
+
+def test_a_foreign_model_is_refused():
+    with pytest.raises(CMESError, match="ConstrainedMES needs a ConstrainedModel, got object"):
+        ConstrainedMES(object(), Design_space(cube(2)))
+
+
+def test_an_acquisition_without_data_says_what_to_do():
+    acquisition = ConstrainedMES.for_domain(cube(2))
+    with pytest.raises(CMESError, match="the model has no data yet"):
+        acquisition.acquisition_function(np.zeros((1, 2)))
