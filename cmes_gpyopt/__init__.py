@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .acquisitions import ConstrainedMES
+    from .acquisitions import AdaptivePercentile, ConstrainedEI, ConstrainedMES, MaxValueEntropySearch, RandomSearch
     from .driver import ConstrainedBayesianOptimization
     from .errors import CMESError, Infeasible
     from .models import BinaryConstraint, ConstrainedModel, RealConstraint
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "AdaptivePercentile": "acquisitions",
+    "ConstrainedEI": "acquisitions",
+    "MaxValueEntropySearch": "acquisitions",
+    "RandomSearch": "acquisitions",
     "BinaryConstraint": "models",
     "CMESError": "errors",
     "ConstrainedBayesianOptimization": "driver",
@@ -32,12 +36,16 @@ _HOME = {
 }
 
 __all__ = [
+    "AdaptivePercentile",
     "BinaryConstraint",
     "CMESError",
     "ConstrainedBayesianOptimization",
+    "ConstrainedEI",
     "ConstrainedMES",
     "ConstrainedModel",
     "Infeasible",
+    "MaxValueEntropySearch",
+    "RandomSearch",
     "RealConstraint",
 ]
 

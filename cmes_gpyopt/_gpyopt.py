@@ -34,16 +34,17 @@ class _PlottingStandIn(types.ModuleType):
 @contextmanager
 def _plotting_modules() -> Iterator[None]:
     """Let GPyOpt import its plotting modules where matplotlib is missing."""
-    names = ["matplotlib", "matplotlib.pyplot", "pylab"]
-    missing = importlib.util.find_spec("matplotlib") is None
-    if missing:
-        sys.modules.update({name: _PlottingStandIn(name) for name in names})
+    if importlib.util.find_spec("matplotlib") is not None:
+        yield
+        return
+    stand_ins = {name: _PlottingStandIn(name) for name in ("matplotlib", "matplotlib.pyplot", "pylab")}
+    stand_ins["matplotlib"].pyplot = stand_ins["matplotlib.pyplot"]  # type: ignore[assignment]
+    sys.modules.update(stand_ins)
     try:
         yield
     finally:
-        if missing:
-            for name in names:
-                sys.modules.pop(name, None)
+        for name in stand_ins:
+            del sys.modules[name]
 
 
 with warnings.catch_warnings():

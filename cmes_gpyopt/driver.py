@@ -10,8 +10,10 @@ from tqdm.auto import tqdm
 
 from . import spaces
 from ._gpyopt import BayesianOptimization, Design_space
-from .acquisitions import ConstrainedAcquisition, ConstrainedMES
+from .acquisitions import METHODS, ConstrainedAcquisition
 from .errors import CMESError, Infeasible
+from .evaluation import Evaluation, failed, interpret
+from .models import ConstrainedModel
 
 Array = npt.NDArray[np.float64]
 
@@ -22,16 +24,21 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
     Parameters
     ----------
     f : callable
-        Takes a point of the domain as an array of shape (1, d) and returns its value. A failed evaluation returns
-        inf or nan, or raises :class:`Infeasible`.
+        Takes a point of the domain as an array of shape (1, d) and returns its value y, or (y, c) with the constraints'
+        labels or values, or (y, {name: c}). A failed evaluation returns inf or nan, or raises :class:`Infeasible`.
     domain : list of dict
         Variables, as for GPyOpt's BayesianOptimization.
     constraints : list of dict, optional
         Known constraints, as for GPyOpt's BayesianOptimization.
-    acquisition : class or instance, default ConstrainedMES
-        A class is built for the domain; an instance is used with its own model.
+    feedback : "binary", "real", or a list of BinaryConstraint and RealConstraint, optional
+        What is observed of the unknown constraints; one binary constraint by default.
+    acquisition : str, class or instance
+        "cmes" (the default), "cei", "ap", "mes" or "random"; a class such as ConstrainedMES, which is built for the
+        domain; or an instance, which is used with its own model.
     X, Y : arrays of shape (N, d) and (N, 1), optional
         Evaluations to start from; with X alone they are made first.
+    C : array of shape (N, J), optional
+        Labels or values of the constraints that go with X and Y; needed unless there is one binary constraint.
     initial_design_numdata : int
         Random points evaluated first where X is not given.
     seed : int
@@ -42,7 +49,11 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
     Attributes
     ----------
     X, Y : arrays of shape (N, d) and (N, 1)
-        All evaluations; Y is inf where the evaluation failed.
+        All evaluations; Y is inf where the objective was not observed.
+    C : array of shape (N, J)
+        Labels, and values minus ``upper``: at most 0 where feasible, nan where not observed.
+    causes : list of N str
+        Why an evaluation failed, where it did.
     x_opt, fx_opt
         Best feasible evaluation, None while there is none.
     Y_best : array of shape (N,)
@@ -55,9 +66,11 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         domain: list[dict[str, Any]],
         *,
         constraints: list[dict[str, Any]] | None = None,
-        acquisition: Any = ConstrainedMES,
+        feedback: Any = None,
+        acquisition: Any = "cmes",
         X: Array | None = None,
         Y: Array | None = None,
+        C: Array | None = None,
         initial_design_numdata: int = 5,
         seed: int = 0,
         acquisition_options: dict[str, Any] | None = None,
@@ -69,8 +82,9 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         self.f = f
         self.domain = domain
         self.constraints = constraints
-        self.acquisition = _built(acquisition, domain, constraints, seed, acquisition_options)
+        self.acquisition = _built(acquisition, domain, constraints, feedback, seed, acquisition_options)
         self.space: Design_space = self.acquisition.space
+        self.model: ConstrainedModel = self.acquisition.model
         if X is None:
             rng = np.random.default_rng(seed)
             X = spaces.to_objective(self.space, spaces.random_points(self.space, initial_design_numdata, rng))
@@ -79,21 +93,31 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
             raise CMESError(f"X must have shape (N, d), got {self._todo.shape}")
         self.X = np.empty((0, self._todo.shape[1]))
         self.Y = np.empty((0, 1))
-        if Y is not None:
-            values = np.array(Y, dtype=float).reshape(-1, 1)
-            if len(values) != len(self._todo):
-                raise CMESError(f"X has {len(self._todo)} rows and Y {len(values)}; pass one value for each point")
-            self.X, self.Y = self._todo, np.where(np.isnan(values), np.inf, values)
-            self._todo = self._todo[:0]
+        self.C = np.empty((0, len(self.model.constraints)))
+        self.causes: list[str] = []
         self._set_gpyopt_attributes(initial_design_numdata)
+        if Y is not None:
+            self._take_over(Y, C)
         self._compute_results()
+
+    def _take_over(self, Y: Array, C: Array | None) -> None:
+        """Record evaluations made elsewhere."""
+        values = np.array(Y, dtype=float).reshape(-1)
+        if len(values) != len(self._todo):
+            raise CMESError(f"X has {len(self._todo)} rows and Y {len(values)}; pass one value for each point")
+        rows = [None] * len(values) if C is None else list(np.asarray(C, dtype=float).reshape(len(values), -1))
+        read = [
+            interpret(y if c is None else (y, c), self.model.constraints) for y, c in zip(values, rows, strict=True)
+        ]
+        for x, evaluation in zip(self._todo, read, strict=True):
+            self._record(x[None, :], evaluation)
+        self._todo = self._todo[:0]
 
     def _set_gpyopt_attributes(self, initial_design_numdata: int) -> None:
         """What GPyOpt's inherited methods read; its constructor, which evaluates f and prints, is not called."""
         from GPyOpt.core.evaluators import Sequential
         from GPyOpt.core.task.cost import CostModel
 
-        self.model = self.acquisition.model
         self.evaluator = Sequential(self.acquisition)
         self.cost = CostModel(None)
         self.objective = None
@@ -106,6 +130,11 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         self.model_parameters_iterations = None
         self.context = None
         self.num_acquisitions = 0
+
+    @property
+    def feasible(self) -> npt.NDArray[np.bool_]:
+        """Evaluations at which every constraint was observed to hold, (N,)."""
+        return np.asarray((self.C <= 0).all(axis=1))
 
     def run_optimization(
         self,
@@ -134,35 +163,50 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
                     x = self.suggest_next_locations(context=context)
                     done += 1
                 self._evaluate(x)
-                bar.set_postfix(best=self.fx_opt, infeasible=f"{np.isinf(self.Y).mean():.0%}")
+                bar.set_postfix(best=self.fx_opt, infeasible=f"{1 - self.feasible.mean():.0%}")
                 bar.update()
         self.num_acquisitions = done
 
+    def _update_model(self, normalization_type: str = "stats") -> None:
+        Y = np.where(np.isfinite(self.Y), self.Y, np.nan)
+        self.model.set_data(spaces.to_model(self.space, self.X), Y, self.C)
+
     def _evaluate(self, x: Array) -> None:
         try:
-            y = float(np.asarray(self.f(x), dtype=float).reshape(()))
-        except Infeasible:
-            y = np.inf
-        self.X = np.vstack([self.X, x])
-        self.Y = np.vstack([self.Y, [[np.inf if np.isnan(y) else y]]])
+            evaluation = interpret(self.f(x), self.model.constraints)
+        except Infeasible as failure:
+            evaluation = failed(failure, self.model.constraints)
+        self._record(x, evaluation)
         self._compute_results()
 
+    def _record(self, x: Array, evaluation: Evaluation) -> None:
+        self.X = np.vstack([self.X, x])
+        self.Y = np.vstack([self.Y, [[np.inf if np.isnan(evaluation.y) else evaluation.y]]])
+        self.C = np.vstack([self.C, evaluation.c])
+        self.causes.append(evaluation.cause)
+
     def _compute_results(self) -> None:
-        self.Y_best = np.minimum.accumulate(self.Y.ravel())
-        feasible = np.isfinite(self.Y).any()
-        self.x_opt = self.X[np.argmin(self.Y)] if feasible else None
-        self.fx_opt = float(self.Y.min()) if feasible else None
+        values = np.where(self.feasible, self.Y.ravel(), np.inf)
+        self.Y_best = np.minimum.accumulate(values)
+        found = np.isfinite(values).any()
+        self.x_opt = self.X[np.argmin(values)] if found else None
+        self.fx_opt = float(values.min()) if found else None
 
 
 def _built(
-    acquisition: Any, domain: Any, constraints: Any, seed: int, options: dict[str, Any] | None
+    acquisition: Any, domain: Any, constraints: Any, feedback: Any, seed: int, options: dict[str, Any] | None
 ) -> ConstrainedAcquisition:
     if isinstance(acquisition, ConstrainedAcquisition):
-        if options:
-            raise CMESError("acquisition_options go with an acquisition class; give them to the instance instead")
+        if options or feedback is not None:
+            raise CMESError(
+                "acquisition_options and feedback go with a name or a class; give them to the instance instead"
+            )
         return acquisition
+    if isinstance(acquisition, str):
+        if acquisition not in METHODS:
+            raise CMESError(f"acquisition must be one of {', '.join(map(repr, METHODS))}, got {acquisition!r}")
+        acquisition = METHODS[acquisition]
     if isinstance(acquisition, type) and issubclass(acquisition, ConstrainedAcquisition):
-        return acquisition.for_domain(domain, constraints, seed=seed, **(options or {}))
-    raise CMESError(
-        f"acquisition must be a ConstrainedAcquisition class or instance such as ConstrainedMES, got {acquisition!r}"
-    )
+        chosen = {} if feedback is None else {"feedback": feedback}
+        return acquisition.for_domain(domain, constraints, seed=seed, **chosen, **(options or {}))
+    raise CMESError(f"acquisition must be a name, or a class or instance such as ConstrainedMES, got {acquisition!r}")

@@ -95,6 +95,7 @@ class _Gate(NamedTuple):
 
     gamma: Array
     hazard_neg: Array  # h(-gamma), the derivative of log Z_A
+    hazard_abs: Array
     slope: Array  # the derivative of -log(1 - Z_A)
     q: Array  # gamma^2 - r^2
     share: Array  # P(this gate is the first to fail | some gate fails)
@@ -172,7 +173,7 @@ def entropy_difference(
     zt, s, v = np.exp(table.log_zt), split.s, split.v
     label = table.divergence - table.shift  # J
     pull = 0.5 * s * zt * _total([g.gamma * g.slope for g in gates.gates])  # X/Z * 1/2 sum gamma h(-gamma)
-    curves = [one_plus_tail_product(np.abs(g.gamma)) for g in gates.gates]
+    curves = [one_plus_tail_product(np.abs(g.gamma), g.hazard_abs) for g in gates.gates]
     near = _gate_divergence(gates, split) - pull
     far = _far_entropy(gates, split, table, curves)
     value = _finish(np.where(split.low, near, far) + v * label, split)
@@ -237,9 +238,7 @@ def kl_divergence(
 
     common = split.s * _gate_factor(split, table, table.divergence)
     d_gammas = [gate.slope * common for gate in gates.gates]
-    d_label = _Rows(
-        table.terms - table.rho * table.divergence, table.rho * (table.log_ratio - table.divergence)
-    )
+    d_label = _Rows(table.terms - table.rho * table.divergence, table.rho * (table.log_ratio - table.divergence))
     d_log_nt = split.v * split.s * (table.log_nt + table.divergence)
     d_outcomes = _outcome_partials(table, split, d_log_nt, d_label)
     return value, Partials(_gate_partials(d_gammas, gates, split), None if outcomes is None else d_outcomes)
@@ -370,18 +369,17 @@ def entropy_mixture(
     hidden = _scaled(rows, gates.log_za, gates.log_not_za)
     q = np.exp(rows.log_q)
     q_seen, q_hidden = np.where(seen, q, 0.0).sum(axis=0), np.where(seen, 0.0, q).sum(axis=0)
+    if not grad:
+        with_gates, without = entropy_difference([*always, *gammas], rows), entropy_difference(always, hidden)
+        return np.where(with_gates >= _VALUE_MAX, _VALUE_MAX, q_seen * with_gates + q_hidden * without)
+
     with_gates, d_with = entropy_difference([*always, *gammas], rows, grad=True)
     without, d_without = entropy_difference(always, hidden, grad=True)
-    empty = with_gates >= _VALUE_MAX
+    empty = with_gates >= _VALUE_MAX  # both have the same Z
     value = np.where(empty, _VALUE_MAX, q_seen * with_gates + q_hidden * without)
-    if not grad:
-        return value
-
     assert d_with.outcomes is not None
     assert d_without.outcomes is not None
-    d_rows, d_log_za, d_log_not_za = unobserved_partials(
-        rows, gates.log_za, gates.log_not_za, d_without.outcomes
-    )
+    d_rows, d_log_za, d_log_not_za = unobserved_partials(rows, gates.log_za, gates.log_not_za, d_without.outcomes)
     d_log_q = np.where(empty, 0.0, q * np.where(seen, with_gates, without))
     mixed = [q_seen * a + q_hidden * b for a, b in zip(d_with.outcomes, d_rows, strict=True)]
     d_hidden = [d_log_za * g.hazard_neg - d_log_not_za * g.slope for g in gates.gates]
@@ -390,9 +388,7 @@ def entropy_mixture(
         np.where(np.abs(g.gamma) < _GAMMA_MAX, q_seen * a + q_hidden * b, 0.0)
         for g, a, b in zip(gates.gates, d_with.gammas[n_always:], d_hidden, strict=True)
     ]
-    d_always = [
-        q_seen * a + q_hidden * b for a, b in zip(d_with.gammas[:n_always], d_without.gammas, strict=True)
-    ]
+    d_always = [q_seen * a + q_hidden * b for a, b in zip(d_with.gammas[:n_always], d_without.gammas, strict=True)]
     return value, Partials(d_gammas, Outcomes(mixed[0] + d_log_q, mixed[1], mixed[2]), d_always)
 
 
@@ -549,9 +545,9 @@ def _gates(gammas: Sequence[npt.ArrayLike]) -> _Gates:
     log_not_za = np.where(r >= _GAMMA_MAX, _LOG_0, log_not_za)
     shares = [f / total for f in first]
     slopes = [f * np.exp(log_after) * t.hazard for f, log_after, t in zip(shares, after, sides, strict=True)]
-    falls = [side.hazard_neg for side in sides]
-    columns = zip(clipped, falls, slopes, q, shares, upto, after, strict=True)
-    return _Gates([_Gate(*column) for column in columns], upto[-1], log_not_za, r, log_scaled)
+    columns = zip(clipped, sides, slopes, q, shares, upto, after, strict=True)
+    gates = [_Gate(gamma, side.hazard_neg, side.hazard_abs, *rest) for gamma, side, *rest in columns]
+    return _Gates(gates, upto[-1], log_not_za, r, log_scaled)
 
 
 def _table(outcomes: Outcomes | None, gammas: Sequence[npt.ArrayLike]) -> _Table:
@@ -649,10 +645,10 @@ def _gate_partials(d_gammas: Sequence[Array], gates: _Gates, split: _Split) -> l
 
 def _outcome_partials(table: _Table, split: _Split, d_log_nt: Array, d_label: _Rows) -> Outcomes:
     """Chain Nt and J to the rows; F_r moves through log F_r where it is below 1/2, else log(1 - F_r)."""
-    rows, v = table.rows, np.where(split.empty, 0.0, split.v)
-    d_log_nt = np.where(split.empty, 0.0, d_log_nt)
-    d_log_q = v * d_label.log_q - d_log_nt * table.gap
-    d_log_not_f = v * d_label.log_not_f + d_log_nt * table.rho
+    rows, v = table.rows, split.v
+    if split.empty.any():
+        v, d_log_nt = np.where(split.empty, 0.0, v), np.where(split.empty, 0.0, d_log_nt)
     small = rows.log_f < -np.log(2.0)
-    odds = np.exp(np.where(small, rows.log_f - rows.log_not_f, 0.0))
-    return Outcomes(d_log_q, np.where(small, -d_log_not_f * odds, 0.0), np.where(small, 0.0, d_log_not_f))
+    odds = np.where(small, -np.exp(rows.log_f - rows.log_not_f), 0.0)
+    d_f = v * d_label.log_not_f + d_log_nt * table.rho
+    return Outcomes(v * d_label.log_q - d_log_nt * table.gap, d_f * odds, np.where(small, 0.0, 1.0) * d_f)

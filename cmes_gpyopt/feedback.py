@@ -82,9 +82,7 @@ def logistic_outcomes(
     mean: Array, std: Array, delta: float, method: str = ..., *, grad: Literal[False] = ...
 ) -> Outcomes: ...
 @overload
-def logistic_outcomes(
-    mean: Array, std: Array, delta: float, method: str = ..., *, grad: Literal[True]
-) -> Tables: ...
+def logistic_outcomes(mean: Array, std: Array, delta: float, method: str = ..., *, grad: Literal[True]) -> Tables: ...
 def logistic_outcomes(
     mean: Array, std: Array, delta: float, method: str = "laplace", *, grad: bool = False
 ) -> Outcomes | Tables:
@@ -280,9 +278,7 @@ def _probit_label(mean: Array, std: Array, label: Array | np.float64) -> tuple[A
 
 def _logistic_feasible(mean: Array, std: Array) -> tuple[Array, Array, Array]:
     """Log P(z = -1) from the less probable label, which is z = +1 at mean -|mean|, split at c = 0."""
-    log_mass, slope, spread = _joined(
-        _integrate("logistic", _SIDES, np.zeros(1), -_SIDES * np.abs(mean), std)
-    )
+    log_mass, slope, spread = _joined(_integrate("logistic", _SIDES, np.zeros(1), -_SIDES * np.abs(mean), std))
     most = log1mexp(log_mass)
     rare, odds = mean > 0.0, np.exp(log_mass - most)
     return (
@@ -360,9 +356,7 @@ def _spread_nodes(lower: Array, width: Array) -> tuple[Array, Array, Array]:
     return span, lower[..., None] + t, t
 
 
-def _window(
-    link: Link, sign: Array, start: Array, mean: Array, std: Array
-) -> tuple[Array, Array, Array, Array]:
+def _window(link: Link, sign: Array, start: Array, mean: Array, std: Array) -> tuple[Array, Array, Array, Array]:
     """Window in which envelope times normal density is within exp(-_FALL) of its largest value.
 
     The logarithm of that product is a parabola where x >= 0 ("flat") and another, lower one where x < 0

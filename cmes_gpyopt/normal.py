@@ -34,6 +34,8 @@ class Tails(NamedTuple):
     """h(x)."""
     hazard_neg: Array
     """h(-x), the derivative of log Phi(x)."""
+    hazard_abs: Array
+    """h(abs(x))."""
 
 
 def log_pdf(x: npt.ArrayLike) -> Array:
@@ -73,8 +75,10 @@ def tail_product(x: npt.ArrayLike) -> Array:
         return np.where(x < _FRACTION_FROM, x * (x - hazard(x)), one_plus_tail_product(x) - 1.0)
 
 
-def one_plus_tail_product(x: npt.ArrayLike) -> Array:
+def one_plus_tail_product(x: npt.ArrayLike, hazard_x: Array | None = None) -> Array:
     """Sum 1 + x (x - h(x)), for abs(x) <= 1e150; positive, and 2/x^2 - 10/x^4 + 74/x^6 ... towards inf.
+
+    `hazard_x` is h(x), for a caller who has it already.
 
     Notes
     -----
@@ -83,7 +87,7 @@ def one_plus_tail_product(x: npt.ArrayLike) -> Array:
     """
     x = np.asarray(x, dtype=np.float64)
     with np.errstate(all="ignore"):
-        result = np.asarray(1.0 + x * (x - hazard(x)))
+        result = np.asarray(1.0 + x * (x - (hazard(x) if hazard_x is None else hazard_x)))
         far = x >= _FRACTION_FROM
         if far.any():
             t = x[far]
@@ -112,4 +116,5 @@ def tails(x: npt.ArrayLike) -> Tails:
             log_scaled=np.where(negative, log_upper, log_scaled),
             hazard=np.where(negative, far, near),
             hazard_neg=np.where(negative, near, far),
+            hazard_abs=near,
         )

@@ -1,22 +1,31 @@
 """Samplers of the constrained optimum y* = min { y(x) : c_j(x) <= delta_j }.
 
-The joint sampler is the paper's: exact joint draws of the objective and of each constraint on a finite set of
-points, and the smallest objective value among those at which every constraint holds. Values are in the
-standardised units of the latent objective.
+- *joint*, the paper's: exact joint draws of the objective and of each constraint on a finite set of points, and the
+  smallest objective value among those at which every constraint holds;
+- *marginal*, the mean-field approximation of Wang and Jegelka: all values on the set are taken as independent. The more
+  points, the lower its draws: they diverge as the set grows;
+- *pathwise*, for spaces in which a finite set is too coarse: sample paths that can be differentiated, each minimised by
+  a local search from its best points on the set.
+
+Values are in the standardised units of the latent objective; a draw without a feasible point is +inf.
 
 References
 ----------
 Perrone et al. (2020), Constrained Bayesian optimization with max-value entropy search, supplement A.4.
+Wang and Jegelka (2017), Max-value entropy search for efficient Bayesian optimization.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import spaces
 from ._gpyopt import Design_space
-from .models import Constraint, Regression
+from .models import Constraint, Regression, SamplePaths
+from .normal import log1mexp, log_cdf
+from .search import minimise_from
 
 Array = npt.NDArray[np.float64]
 
@@ -69,3 +78,150 @@ def joint_optima(
         c = constraint.sample(grid, rng.standard_normal((len(grid), num_samples)))
         y[c > threshold] = np.inf
     return np.asarray(y.min(axis=1))
+
+
+def marginal_optima(
+    objective: Regression,
+    constraints: Sequence[Constraint],
+    thresholds: Sequence[float],
+    grid: Array,
+    num_samples: int,
+    rng: np.random.Generator,
+) -> Array:
+    """Draw y* as if all values on ``grid`` were independent; parameters and result as for :func:`joint_optima`.
+
+    The distribution function is the exact product P(y* > t) = prod_x (1 - P(x feasible) P(y(x) <= t)), inverted by
+    bisection.
+    """
+    m = objective.moments(grid)
+    log_feasible = np.zeros(len(grid))
+    for constraint, threshold in zip(constraints, thresholds, strict=True):
+        c = constraint.moments(grid)
+        log_feasible = log_feasible + log_cdf((threshold - c.mean) / c.std)
+
+    def log_survival(t: Array) -> Array:
+        return np.asarray(log1mexp(log_feasible + log_cdf((t[:, None] - m.mean) / m.std)).sum(axis=1))  # (K,)
+
+    log_u = np.log(rng.random(num_samples))
+    spread = 40.0 * m.std.max()
+    low, high = np.full(num_samples, m.mean.min() - spread), np.full(num_samples, m.mean.max() + spread)
+    nothing = log_u < log_survival(np.full(num_samples, np.inf))
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        above = log_survival(middle) > log_u
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.where(nothing, np.inf, 0.5 * (low + high))
+
+
+# The local search follows the border of the feasible region behind a logarithmic barrier that is lowered once; the
+# second height bounds what the barrier costs, in standard deviations of the objective.
+BARRIERS = (0.1, 1e-3)
+STARTS_PER_PATH = 4
+_OUTSIDE = 1e150
+
+
+def pathwise_optima(
+    objective: Regression,
+    constraints: Sequence[Constraint],
+    thresholds: Sequence[float],
+    grid: Array,
+    num_samples: int,
+    rng: np.random.Generator,
+    space: Design_space,
+) -> tuple[Array, Array]:
+    """Draw sample paths and minimise each under its constraints, from its best points on ``grid``.
+
+    Parameters
+    ----------
+    objective, constraints, thresholds, grid, num_samples, rng
+        As for :func:`joint_optima`.
+    space : GPyOpt Design_space
+        Continuous variables are moved within its bounds and known constraints; others stay at their grid values.
+
+    Returns
+    -------
+    minimisers (K, d), nan where a path has no feasible point, and y* (K,)
+    """
+    y = objective.paths(num_samples, rng)
+    limits = [(c.paths(num_samples, rng), delta) for c, delta in zip(constraints, thresholds, strict=True)]
+    search = _PathSearch(space, y, limits)
+    values = y(grid)  # (K, m)
+    excess = np.max([c(grid) - delta for c, delta in limits], axis=0) if limits else np.full_like(values, -1.0)
+    which, starts = search.starts(grid, values, excess)
+    which, points = search.feasible(which, starts)
+    points = search.descend(which, points)
+    found = y.at(points, which)[0]
+    x_star, y_star = np.full((num_samples, grid.shape[1]), np.nan), np.full(num_samples, np.inf)
+    for k, point, value in zip(which, points, found, strict=True):
+        if value < y_star[k]:
+            x_star[k], y_star[k] = point, value
+    return x_star, y_star
+
+
+class _PathSearch:
+    """Constrained minimisation of sample paths from several starts at once; ``which`` (S,) names each start's path."""
+
+    def __init__(self, space: Design_space, y: SamplePaths, limits: list[tuple[SamplePaths, float]]) -> None:
+        self.space, self.y, self.limits = space, y, limits
+        self.lower, self.upper = (np.array(b, dtype=float) for b in np.transpose(space.get_bounds()))
+        self.movable = spaces.continuous_columns(space)
+
+    def starts(self, grid: Array, values: Array, excess: Array) -> tuple[npt.NDArray[np.int_], Array]:
+        """The best feasible grid points of each path, or the least infeasible ones where there are none."""
+        order = np.where(excess <= 0, values, np.inf)
+        none = np.isinf(order).all(axis=1)
+        order[none] = excess[none]
+        count = min(STARTS_PER_PATH, len(grid))
+        best = np.argpartition(order, count - 1, axis=1)[:, :count]
+        keep = np.isfinite(np.take_along_axis(order, best, axis=1)).ravel()
+        which = np.repeat(np.arange(len(values)), count)
+        return which[keep], grid[best.ravel()[keep]]
+
+    def feasible(self, which: npt.NDArray[np.int_], points: Array) -> tuple[npt.NDArray[np.int_], Array]:
+        """Starts that are feasible, after those that are not have been moved towards feasibility."""
+        outside = self._excess(points, which)[0] >= 0
+        if outside.any():
+            rows = np.flatnonzero(outside)
+            points = points.copy()
+            points[rows] = self._minimise(lambda X, r: self._excess(X, which[rows[r]]), points[rows])
+            outside = self._excess(points, which)[0] >= 0
+        return which[~outside], points[~outside]
+
+    def descend(self, which: npt.NDArray[np.int_], points: Array) -> Array:
+        """Minimise each path behind its barrier, from feasible points; the result is feasible and no worse."""
+        for height in BARRIERS:
+            if len(points):
+                points = self._minimise(lambda X, r, height=height: self._barrier(X, which[r], height), points)
+        return points
+
+    def _minimise(self, function: Any, points: Array) -> Array:
+        if not self.movable.any():
+            return points
+
+        def within(X: Array, rows: npt.NDArray[np.int_]) -> tuple[Array, Array]:
+            value, gradient = function(X, rows)
+            good = spaces.inside(self.space, X)
+            return np.where(good, value, _OUTSIDE), np.where(good[:, None], gradient, 0.0)
+
+        return minimise_from(within, points, self.lower, self.upper, movable=self.movable)[0]
+
+    def _excess(self, X: Array, which: npt.NDArray[np.int_]) -> tuple[Array, Array]:
+        """Largest c_j - delta_j (S,) and its gradient (S, d); -1 without constraints."""
+        worst, slope = np.full(len(X), -np.inf if self.limits else -1.0), np.zeros_like(X)
+        for c, delta in self.limits:
+            value, gradient = c.at(X, which)
+            larger = value - delta > worst
+            worst, slope = np.where(larger, value - delta, worst), np.where(larger[:, None], gradient, slope)
+        return worst, slope
+
+    def _barrier(self, X: Array, which: npt.NDArray[np.int_], height: float) -> tuple[Array, Array]:
+        """The path plus its barrier, huge where a constraint is violated."""
+        value, gradient = self.y.at(X, which)
+        for c, delta in self.limits:
+            c_value, c_gradient = c.at(X, which)
+            room = delta - c_value
+            good = room > 0
+            safe = np.where(good, room, 1.0)
+            value = np.where(good, value - height * np.log(safe), _OUTSIDE)
+            gradient = np.where(good[:, None], gradient + height * c_gradient / safe[:, None], 0.0)
+        return value, gradient

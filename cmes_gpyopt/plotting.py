@@ -57,7 +57,7 @@ def plot_search_2d(axes: Sequence[Any], bo: ConstrainedBayesianOptimization, pro
 
 def _mark_evaluations(axes: Sequence[Any], bo: ConstrainedBayesianOptimization) -> None:
     """Number the evaluations in their order: black on white where feasible, white on black where not."""
-    feasible = np.isfinite(bo.Y).ravel()
+    feasible = bo.feasible
     for ax in axes:
         for order, (point, good) in enumerate(zip(bo.X, feasible, strict=True), start=1):
             colour, back = ("black", "white") if good else ("white", "black")

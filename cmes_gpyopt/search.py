@@ -17,10 +17,11 @@ from .errors import CMESError
 Array = npt.NDArray[np.float64]
 Value = Callable[[Array], Array]
 ValueAndGradient = Callable[[Array], tuple[Array, Array]]
+Batch = Callable[[Array, npt.NDArray[np.int_]], tuple[Array, Array]]
 
 
 def minimise_from(
-    function: ValueAndGradient,
+    function: Batch,
     starts: Array,
     lower: Array,
     upper: Array,
@@ -33,7 +34,7 @@ def minimise_from(
     Parameters
     ----------
     function : callable
-        Maps points (s, d) to values (s,) and gradients (s, d).
+        Maps points (s, d), and the numbers (s,) of the starts they come from, to values (s,) and gradients (s, d).
     starts : array of shape (S, d)
     lower, upper : arrays of shape (d,)
     movable : boolean array of shape (d,), optional
@@ -46,12 +47,12 @@ def minimise_from(
     width = np.where(upper > lower, upper - lower, 1.0)
     free = (upper > lower) & (True if movable is None else movable)
 
-    def evaluate(points: Array) -> tuple[Array, Array]:
-        values, gradients = function(lower + width * points)
+    def evaluate(points: Array, which: npt.NDArray[np.int_]) -> tuple[Array, Array]:
+        values, gradients = function(lower + width * points, which)
         return values, np.where(free, gradients * width, 0.0)
 
     x = np.clip((starts - lower) / width, 0.0, 1.0)
-    f, g = evaluate(x)
+    f, g = evaluate(x, np.arange(len(x)))
     dimension = x.shape[1]
     H = np.tile(np.eye(dimension), (len(x), 1, 1))
     fresh = np.ones(len(x), dtype=bool)
@@ -62,7 +63,7 @@ def minimise_from(
         rows = np.flatnonzero(active)
         if len(rows) == 0:
             break
-        moved_x, moved_f, moved_g, moved = _backtrack(evaluate, x[rows], f[rows], g[rows], step[rows])
+        moved_x, moved_f, moved_g, moved = _backtrack(evaluate, rows, x[rows], f[rows], g[rows], step[rows])
         active[rows[~moved]] = False
         rows = rows[moved]
         s, y = moved_x[moved] - x[rows], moved_g[moved] - g[rows]
@@ -88,7 +89,7 @@ def _descent_direction(x: Array, g: Array, H: Array, fresh: npt.NDArray[np.bool_
 
 
 def _backtrack(
-    evaluate: ValueAndGradient, x: Array, f: Array, g: Array, step: Array
+    evaluate: Batch, which: npt.NDArray[np.int_], x: Array, f: Array, g: Array, step: Array
 ) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
     """Halve each step until it decreases its function enough (Armijo); report which ever did."""
     new_x, new_f, new_g = x.copy(), f.copy(), g.copy()
@@ -97,7 +98,7 @@ def _backtrack(
     for _ in range(12):
         rows = np.flatnonzero(~moved)
         trial = np.clip(x[rows] + length * step[rows], 0.0, 1.0)
-        values, gradients = evaluate(trial)
+        values, gradients = evaluate(trial, which[rows])
         enough = values < f[rows] + 1e-4 * np.minimum((g[rows] * (trial - x[rows])).sum(axis=1), 0.0)
         good = rows[enough]
         new_x[good], new_f[good], new_g[good], moved[good] = trial[enough], values[enough], gradients[enough], True
@@ -204,7 +205,7 @@ class AcquisitionSearch:
         lower[fixed] = upper[fixed] = self.context_manager.context_value
         starts = candidates[np.argsort(values, kind="stable")[: self.num_starts]]
 
-        def flat(X: Array) -> tuple[Array, Array]:
+        def flat(X: Array, _: npt.NDArray[np.int_]) -> tuple[Array, Array]:
             value, gradient = f_df(X)
             return value.ravel(), gradient
 

@@ -122,13 +122,13 @@ WRONG = [
     (lambda: ConstrainedBayesianOptimization(abs, DOMAIN, X=np.ones((2, 2)), Y=np.ones(3)), "X has 2 rows and Y 3"),
     (
         lambda: ConstrainedBayesianOptimization(abs, DOMAIN, acquisition="EI"),
-        "class or instance such as ConstrainedMES",
+        "must be one of 'cmes', 'cei', .* got 'EI'",
     ),
     (
         lambda: ConstrainedBayesianOptimization(
             abs, DOMAIN, acquisition=ConstrainedMES.for_domain(DOMAIN), acquisition_options=SMALL
         ),
-        "acquisition_options go with an acquisition class",
+        "acquisition_options and feedback go with a name or a class",
     ),
 ]
 

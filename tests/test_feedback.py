@@ -76,10 +76,7 @@ def golden(link: str) -> tuple[Array, Array, Array, Array]:
     mean, std, delta = (np.array([float(row[name]) for row in rows]) for name in ("mean", "std", "delta"))
     values = np.array(
         [
-            [
-                [[float(row[f"{kind}{field}{label}"]) for row in rows] for label in ("-1", "+1")]
-                for field in FIELDS
-            ]
+            [[[float(row[f"{kind}{field}{label}"]) for row in rows] for label in ("-1", "+1")] for field in FIELDS]
             for kind in ("", "d_mean_", "d_std_")
         ]
     )
@@ -379,9 +376,7 @@ def test_results_do_not_depend_on_the_constants(
 
 
 @every_table
-def test_the_smallest_std_may_be_ten_times_larger_or_smaller(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_std_may_be_ten_times_larger_or_smaller(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     mean, std = np.array([-40.0, -1.0, 0.3, 2.0, 40.0]), np.zeros(5)
     before = np.exp(table(mean, std, 0.3)[0])
     for other in (1e-61, 1e-59):

@@ -25,7 +25,8 @@ def test_local_search_agrees_with_scipy_on_rosenbrock(rng):
     lower, upper = np.full(3, -1.0), np.array([0.8, 2.0, 2.0])
     starts = rng.uniform(lower, upper, (5, 3))
 
-    def function(X):
+    def function(X, which):
+        assert len(X) == len(which)
         return np.array([rosen(x) for x in X]), np.array([rosen_der(x) for x in X])
 
     points, values = minimise_from(function, starts, lower, upper, max_steps=300)
@@ -38,14 +39,14 @@ def test_local_search_finds_optima_on_the_border_and_keeps_fixed_coordinates():
     _, both = quadratic(np.array([3.0, 0.2, -0.3]))
     starts = np.array([[0.0, 0.5, 0.5], [-0.5, -0.9, 0.5]])
     points, values = minimise_from(
-        lambda X: (both(X)[0].ravel(), both(X)[1]), starts, np.array([-1.0, -1.0, 0.5]), np.array([1.0, 1.0, 0.5])
+        lambda X, _: (both(X)[0].ravel(), both(X)[1]), starts, np.array([-1.0, -1.0, 0.5]), np.array([1.0, 1.0, 0.5])
     )
     np.testing.assert_allclose(points, [[1.0, 0.2, 0.5]] * 2, atol=1e-5)
     np.testing.assert_allclose(values, 4.64, rtol=1e-8)
 
 
 def test_local_search_never_ends_above_its_start(rng):
-    def wild(X):
+    def wild(X, which=None):
         return np.sin(40 * X).sum(axis=1), 40 * np.cos(40 * X)
 
     starts = rng.uniform(-1, 1, (20, 2))

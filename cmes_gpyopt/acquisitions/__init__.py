@@ -1,6 +1,24 @@
 """Acquisition functions for GPyOpt."""
 
 from .base import ConstrainedAcquisition
+from .baselines import AdaptivePercentile, ConstrainedEI, MaxValueEntropySearch, RandomSearch
 from .cmes import ConstrainedMES
 
-__all__ = ["ConstrainedAcquisition", "ConstrainedMES"]
+METHODS: dict[str, type[ConstrainedAcquisition]] = {
+    "cmes": ConstrainedMES,
+    "cei": ConstrainedEI,
+    "ap": AdaptivePercentile,
+    "mes": MaxValueEntropySearch,
+    "random": RandomSearch,
+}
+"""Every method by name."""
+
+__all__ = [
+    "METHODS",
+    "AdaptivePercentile",
+    "ConstrainedAcquisition",
+    "ConstrainedEI",
+    "ConstrainedMES",
+    "MaxValueEntropySearch",
+    "RandomSearch",
+]

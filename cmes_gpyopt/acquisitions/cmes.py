@@ -29,10 +29,13 @@ from ..entropy import (
 from ..errors import CMESError
 from ..feedback import logistic_outcomes, probit_outcomes
 from ..models import ConstrainedModel, Moments, RealConstraint
-from ..optima import candidate_grid, joint_optima
+from ..optima import candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from .base import GRID_STREAM, OPTIMA_STREAM, ConstrainedAcquisition
 
 Array = npt.NDArray[np.float64]
+
+# The product table of outcomes has 2**J rows.
+MAX_BINARY = 8
 
 PRESETS: dict[str | None, dict[str, Any]] = {
     None: {"confidence": 0.5, "estimator": "entropy", "table": "exact", "ystar_cap": 3e-3},
@@ -58,6 +61,9 @@ class ConstrainedMES(ConstrainedAcquisition):
         "entropy" is the paper's difference of entropies; "mixture" its second suggestion for objectives that are
         seen only where the evaluation is feasible; "kl" the divergence KL[P(o | y*) || P(o)] of what is observed,
         never negative.
+    sampler : {"joint", "marginal", "pathwise"}
+        How y* is drawn over the grid: jointly, as in the paper; as if all values were independent, which drives y* too
+        low; or by minimising sample paths, for spaces in which a grid is too coarse.
     objective_observed : {"feasible", "always"}
         Whether a failed evaluation still reports its objective value.
     table : {"exact", "laplace"}, default "exact"
@@ -88,6 +94,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         num_samples: int = 10,
         grid_size: int = 2000,
         estimator: str | None = None,
+        sampler: str = "joint",
         objective_observed: str = "feasible",
         table: str | None = None,
         ystar_cap: float | None = None,
@@ -102,11 +109,16 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.estimator = _one_of("estimator", estimator or defaults["estimator"], ("entropy", "mixture", "kl"))
         self.table = _one_of("table", table or defaults["table"], ("exact", "laplace"))
         self.objective_observed = _one_of("objective_observed", objective_observed, ("feasible", "always"))
+        self.sampler = _one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = _positive_integer("num_samples", num_samples)
         self.grid_size = _positive_integer("grid_size", grid_size)
         if not 0.0 < self.confidence < 1.0:
             raise CMESError(f"confidence must lie strictly between 0 and 1, got {confidence!r}")
-        binary = any(constraint.binary for constraint in model.constraints)
+        binary = sum(constraint.binary for constraint in model.constraints)
+        if binary > MAX_BINARY:
+            raise CMESError(
+                f"at most {MAX_BINARY} binary constraints are supported, got {binary}; combine labels that fail together"
+            )
         if self.estimator == "mixture" and (objective_observed != "feasible" or not binary):
             raise CMESError(
                 "estimator='mixture' is for binary feedback with an objective that is seen only where the evaluation "
@@ -117,14 +129,12 @@ class ConstrainedMES(ConstrainedAcquisition):
     def _prepare(self) -> None:
         model = self.model
         grid = candidate_grid(self.space, self.grid_size, model.data.X, self._generator(GRID_STREAM))
-        self.y_star = joint_optima(
-            model.objective,
-            model.constraints,
-            self.thresholds,
-            grid,
-            self.num_samples,
-            self._generator(OPTIMA_STREAM),
-        )
+        rng = self._generator(OPTIMA_STREAM)
+        latents = (model.objective, model.constraints, self.thresholds, grid, self.num_samples, rng)
+        if self.sampler == "pathwise":
+            self.y_star = pathwise_optima(*latents, self.space)[1]
+        else:
+            self.y_star = (joint_optima if self.sampler == "joint" else marginal_optima)(*latents)
 
     @property
     def thresholds(self) -> list[float]:
@@ -206,11 +216,11 @@ class _Observation:
         for y_star, kernel, weight in groups:
             gamma_y = (y_star[:, None] - self.objective.mean) / self.objective.std  # (k, n)
             result = kernel(gamma_y, gammas, self.outcomes, self.grad)
-            if gradient is None:
-                value += (weight * result).sum(axis=0)
+            score, partials = result if self.grad else (result, None)
+            with np.errstate(over="ignore"):  # a score may be the largest double
+                value = np.minimum(value + (weight * score).sum(axis=0), np.finfo(float).max)
+            if gradient is None or partials is None:
                 continue
-            score, partials = result
-            value += (weight * score).sum(axis=0)
             latents = [(self.objective, gamma_y), *self.gates]
             for (m, gamma), slope in zip(latents, partials.gammas, strict=True):
                 gradient += _through_gate(m, gamma, weight * slope)

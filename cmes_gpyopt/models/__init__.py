@@ -2,6 +2,7 @@
 
 from .constrained import ConstrainedModel, Data, constraints_from
 from .latent import BinaryConstraint, Constraint, RealConstraint, Regression
+from .paths import SamplePaths
 from .posterior import LatentPosterior, Matern52, Moments
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "Moments",
     "RealConstraint",
     "Regression",
+    "SamplePaths",
     "constraints_from",
 ]

@@ -117,7 +117,7 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
 
     def updateModel(self, X_all: Array, Y_all: Array, X_new: Any = None, Y_new: Any = None) -> None:
         """GPyOpt's update: a finite Y is a feasible evaluation, inf (or nan) an infeasible one."""
-        if len(self.constraints) != 1 or not self.constraints[0].binary:
+        if len(self.constraints) > 1 or any(not c.binary for c in self.constraints):
             raise CMESError(
                 "GPyOpt's BayesianOptimization passes on objective values only, which is enough for one binary "
                 "constraint; use ConstrainedBayesianOptimization, or set_data(X, Y, C), for other feedback"
@@ -131,7 +131,13 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
             )
         self._check_unchanged(np.asarray(X_all, dtype=float), Y)
         seen = np.isfinite(Y)
-        self.set_data(X_all, np.where(seen, Y, np.nan), np.where(seen, -1.0, 1.0)[:, None])
+        if not self.constraints and not seen.all():
+            raise CMESError(
+                f"evaluation {int(np.flatnonzero(~seen)[0])} failed, but the model has no constraint that could explain "
+                "it; pass feedback='binary'"
+            )
+        labels = np.where(seen, -1.0, 1.0)[:, None]
+        self.set_data(X_all, np.where(seen, Y, np.nan), labels[:, : len(self.constraints)])
 
     def _check_unchanged(self, X: Array, Y: Array) -> None:
         old = self.data

@@ -2,7 +2,8 @@
 
 All three classes share one protocol, in which X is a set of points of the model space, (n, d):
 
-- ``fit(X, values, lower, width)`` learns from data; inputs are scaled to the unit cube by ``lower`` and ``width``;
+- ``fit(X, values, lower, width)`` takes over data, from which hyperparameters are learned at the first use; inputs
+  are scaled to the unit cube by ``lower`` and ``width``;
 - ``moments(X, grad=False)``, ``joint(X)``, ``sample(X, normals)`` describe the latent, noise-free function;
 - ``gp`` is the GPy model behind it (None before the first observation).
 
@@ -24,6 +25,7 @@ from ..errors import CMESError
 from ..feedback import latent_threshold, log_probability_feasible
 from ..normal import hazard, log_cdf
 from .ep import LogisticBernoulli, ParallelEP
+from .paths import SamplePaths
 from .posterior import LatentPosterior, Matern52, Moments, posterior_from_sites
 
 Array = npt.NDArray[np.float64]
@@ -76,17 +78,35 @@ class LatentGP:
     """State and predictions shared by the objective and the constraints."""
 
     name: str
-    gp: Any = None
-    _posterior: LatentPosterior | None = None
-    _lower: Array
-    _width: Array
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._gp: Any = None
+        self._posterior: LatentPosterior | None = None
+        self._data: tuple[Array, Array] | None = None
+
+    def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
+        """Take over data: values (N,) at X (N, d), N may be zero. Hyperparameters are learned at the first use."""
+        self._lower, self._width = lower, width
+        self._data = self._to_unit(X), np.array(values, dtype=float)
+        self._posterior = None
 
     @property
     def posterior(self) -> LatentPosterior:
         """The fitted posterior on the unit cube."""
         if self._posterior is None:
-            raise CMESError(f"the model of {self.name!r} has no data yet; call set_data or updateModel first")
+            if self._data is None:
+                raise CMESError(f"the model of {self.name!r} has no data yet; call set_data or updateModel first")
+            self._posterior = self._learn(*self._data)
         return self._posterior
+
+    @property
+    def gp(self) -> Any:
+        """The fitted GPy model; None before the first observation."""
+        return self._gp if self.posterior.size else None
+
+    def _learn(self, U: Array, values: Array) -> LatentPosterior:
+        raise NotImplementedError
 
     def moments(self, X: Array, *, grad: bool = False) -> Moments:
         """Latent mean and standard deviation at X, with gradients with respect to X on request."""
@@ -103,10 +123,14 @@ class LatentGP:
         """Exact joint draws of the latent function at X from standard normals (m, K); returns (K, m)."""
         return self.posterior.sample(self._to_unit(X), normals)
 
+    def paths(self, count: int, rng: np.random.Generator) -> SamplePaths:
+        """Draw ``count`` sample paths of the latent function, continuous functions of X."""
+        return SamplePaths.draw(self.posterior, self._lower, self._width, count, rng)
+
     def unfitted(self) -> "LatentGP":
         """A copy with the same settings and no data."""
         clone = copy.copy(self)
-        clone.gp = clone._posterior = None
+        clone._gp = clone._posterior = clone._data = None
         return clone
 
     def _to_unit(self, X: Array) -> Array:
@@ -118,21 +142,21 @@ class LatentGP:
         for start in starts:
             start()
             try:
-                self.gp.optimize(optimizer="lbfgs", max_iters=MAX_STEPS)
-                value = float(self.gp.objective_function())
+                self._gp.optimize(optimizer="lbfgs", max_iters=MAX_STEPS)
+                value = float(self._gp.objective_function())
             except np.linalg.LinAlgError as failure:
                 logger.warning("a hyperparameter search for %s failed (%s)", self.name, failure)
                 continue
             if value < best_value:
-                best, best_value = self.gp.param_array.copy(), value
+                best, best_value = self._gp.param_array.copy(), value
         if best is None:
             logger.warning("hyperparameters of %s stay at their start: no search succeeded", self.name)
             start()
         else:
-            self.gp[:] = best
+            self._gp[:] = best
 
     def _kernel(self) -> Matern52:
-        return Matern52(float(self.gp.kern.variance[0]), np.array(self.gp.kern.lengthscale))
+        return Matern52(float(self._gp.kern.variance[0]), np.array(self._gp.kern.lengthscale))
 
 
 def _new_kernel(dimension: int, variance_prior: tuple[float, float]) -> Any:
@@ -154,54 +178,54 @@ class Regression(LatentGP):
     ----------
     offset, scale : float
         The value of the function is ``offset + scale * latent``.
-    noise : float
-        Noise variance in standardised units.
     """
 
     def __init__(self, name: str = "objective") -> None:
-        self.name = name
-        self.offset, self.scale, self.noise = 0.0, 1.0, NOISE_PRIOR[0]
+        super().__init__(name)
+        self.offset, self.scale = 0.0, 1.0
+        self._noise = NOISE_PRIOR[0]
+
+    @property
+    def noise(self) -> float:
+        """Noise variance in standardised units."""
+        return self._noise if self.posterior.size else NOISE_PRIOR[0]
 
     def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
-        """Learn from values (N,) at X (N, d); N may be zero."""
-        self._lower, self._width = lower, width
-        count, dimension = X.shape
+        """Take over values (N,) at X (N, d)."""
         largest = float(np.abs(values).max(initial=0.0)) or 1.0
         # Dividing first keeps the squares of huge values from overflowing.
-        self.offset = float((values / largest).mean() * largest) if count else 0.0
-        spread = float((values / largest).std() * largest) if count else 0.0
+        self.offset = float((values / largest).mean() * largest) if len(values) else 0.0
+        spread = float((values / largest).std() * largest) if len(values) else 0.0
         # Values that differ by rounding alone carry no scale.
         constant = spread <= 1e-12 * largest
         self.scale = 1.0 if constant else spread
-        self.noise = NOISE_PRIOR[0]
+        super().fit(X, np.zeros(len(values)) if constant else (values - self.offset) / self.scale, lower, width)
+
+    def _learn(self, U: Array, values: Array) -> LatentPosterior:
+        count, dimension = U.shape
         if count == 0:
-            self.gp = None
             lengthscales = np.full(dimension, cautious_lengthscale(1, dimension))
-            self._posterior = LatentPosterior.prior(Matern52(OUTPUT_VARIANCE_PRIOR[0], lengthscales))
-            return
-        U, targets = self._to_unit(X), (values - self.offset) / self.scale
-        if constant:
-            targets = np.zeros(count)
-        self._load(U, targets)
-        if constant:
+            return LatentPosterior.prior(Matern52(OUTPUT_VARIANCE_PRIOR[0], lengthscales))
+        self._load(U, values)
+        if (values == 0.0).all():
             self._start(cautious_lengthscale(count, dimension), NOISE_PRIOR[0])
         else:
             self._search([partial(self._start, *start) for start in REGRESSION_STARTS])
-        self.noise = float(self.gp.likelihood.variance[0])
-        precision = 1.0 / (self.noise + GPY_JITTER)
-        self._posterior = posterior_from_sites(self._kernel(), U, np.full(count, precision), targets * precision)
+        self._noise = float(self._gp.likelihood.variance[0])
+        precision = 1.0 / (self._noise + GPY_JITTER)
+        return posterior_from_sites(self._kernel(), U, np.full(count, precision), values * precision)
 
     def _load(self, U: Array, targets: Array) -> None:
-        if self.gp is not None:
-            self.gp.set_XY(U, targets[:, None])
+        if self._gp is not None:
+            self._gp.set_XY(U, targets[:, None])
             return
         kernel = _new_kernel(U.shape[1], OUTPUT_VARIANCE_PRIOR)
-        self.gp = GPy.models.GPRegression(U, targets[:, None], kernel, noise_var=NOISE_PRIOR[0])
-        self.gp.likelihood.variance.set_prior(_log_normal(NOISE_PRIOR), warning=False)
+        self._gp = GPy.models.GPRegression(U, targets[:, None], kernel, noise_var=NOISE_PRIOR[0])
+        self._gp.likelihood.variance.set_prior(_log_normal(NOISE_PRIOR), warning=False)
 
     def _start(self, lengthscale: float, noise: float) -> None:
-        lengthscales = np.full(self.gp.input_dim, lengthscale)
-        self.gp[:] = np.concatenate([[OUTPUT_VARIANCE_PRIOR[0]], lengthscales, [noise]])
+        lengthscales = np.full(self._gp.input_dim, lengthscale)
+        self._gp[:] = np.concatenate([[OUTPUT_VARIANCE_PRIOR[0]], lengthscales, [noise]])
 
     def parameters(self) -> dict[str, float]:
         """Hyperparameters by name, the same names before and after the first observation."""
@@ -212,6 +236,8 @@ class Regression(LatentGP):
 
 class RealConstraint(Regression):
     """A constraint whose value is measured: feasible where the value is at most ``upper``.
+
+    Everything below the public boundary works with the value minus ``upper``, which is feasible up to zero.
 
     Parameters
     ----------
@@ -228,10 +254,6 @@ class RealConstraint(Regression):
             raise CMESError(f"RealConstraint {name!r} needs a finite upper limit, got {upper!r}")
         super().__init__(name)
         self.upper = float(upper)
-
-    def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
-        """Learn from measured values c (N,), from which ``upper`` was subtracted: c <= 0 is feasible."""
-        super().fit(X, values, lower, width)
 
     def threshold(self, confidence: float) -> float:
         """The latent value up to which a point is feasible; the confidence does not enter."""
@@ -277,46 +299,41 @@ class BinaryConstraint(LatentGP):
     ) -> None:
         if link not in ("logistic", "probit"):
             raise CMESError(f"link must be 'logistic' or 'probit', got {link!r}")
-        self.name = name
+        super().__init__(name)
         self.link = link
         self.variance_prior = variance_prior or WEAK_LATENT_VARIANCE_PRIOR
         self.hold_one_class = hold_one_class
 
-    def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
-        """Learn from labels (N,) in {-1, +1} at X (N, d); N may be zero."""
-        self._lower, self._width = lower, width
-        count, dimension = X.shape
+    def _learn(self, U: Array, values: Array) -> LatentPosterior:
+        count, dimension = U.shape
         if count == 0:
-            self.gp = None
             lengthscales = np.full(dimension, cautious_lengthscale(1, dimension))
-            self._posterior = LatentPosterior.prior(Matern52(self.variance_prior[0], lengthscales))
-            return
-        U = self._to_unit(X)
+            return LatentPosterior.prior(Matern52(self.variance_prior[0], lengthscales))
         self._load(U, values)
-        inference = self.gp.inference_method
+        inference = self._gp.inference_method
         if self.hold_one_class and np.all(values == values[0]):
             self._start(cautious_lengthscale(count, dimension))
         else:
             self._search([partial(self._start, start) for start in CLASSIFIER_STARTS])
         inference.tolerance = FINAL_TOLERANCE
-        self.gp.parameters_changed()
+        self._gp.parameters_changed()
         inference.tolerance = FIT_TOLERANCE
-        self._posterior = posterior_from_sites(self._kernel(), U, inference.sites.tau, inference.sites.nu)
+        return posterior_from_sites(self._kernel(), U, inference.sites.tau, inference.sites.nu)
 
     def _load(self, U: Array, labels: Array) -> None:
         targets = (labels[:, None] + 1.0) / 2.0
-        if self.gp is not None:
-            self.gp.inference_method.reset()
-            self.gp.set_XY(U, targets)
+        if self._gp is not None:
+            self._gp.inference_method.reset()
+            self._gp.set_XY(U, targets)
             return
         kernel = _new_kernel(U.shape[1], self.variance_prior)
         likelihood = LogisticBernoulli() if self.link == "logistic" else GPy.likelihoods.Bernoulli()
         inference = ParallelEP(self.link, FIT_TOLERANCE)
-        self.gp = GPy.core.GP(U, targets, kernel, likelihood, inference_method=inference, name=self.name)
+        self._gp = GPy.core.GP(U, targets, kernel, likelihood, inference_method=inference, name=self.name)
 
     def _start(self, lengthscale: float) -> None:
-        self.gp.inference_method.reset()
-        self.gp[:] = np.concatenate([[self.variance_prior[0]], np.full(self.gp.input_dim, lengthscale)])
+        self._gp.inference_method.reset()
+        self._gp[:] = np.concatenate([[self.variance_prior[0]], np.full(self._gp.input_dim, lengthscale)])
 
     def threshold(self, confidence: float) -> float:
         """The latent value up to which P(label +1 | latent) is at most ``confidence``."""

@@ -81,11 +81,16 @@ class LatentPosterior:
     """(N,), w"""
     half: Array
     """(N, N), H: a square root of the inverse of K plus the (site) noise"""
+    targets: Array
+    """(N,), observed values, or the means of the EP sites"""
+    noise_std: Array
+    """(N,), their standard deviations"""
 
     @classmethod
     def prior(cls, kernel: Matern52) -> "LatentPosterior":
         """The prior: no data."""
-        return cls(kernel, np.empty((0, kernel.lengthscales.size)), np.empty(0), np.empty((0, 0)))
+        empty = np.empty(0)
+        return cls(kernel, np.empty((0, kernel.lengthscales.size)), empty, np.empty((0, 0)), empty, empty)
 
     @property
     def variance_floor(self) -> float:
@@ -102,12 +107,12 @@ class LatentPosterior:
         projected = k @ self.half.T  # (n, N)
         variance = self.kernel.variance - (projected**2).sum(axis=1)
         std = np.sqrt(np.maximum(variance, self.variance_floor))
-        d_mean = self._contract(U, slope * self.weights)
-        d_std = self._contract(U, slope * (projected @ self.half)) / -std[:, None]
+        d_mean = self.contract(U, slope * self.weights)
+        d_std = self.contract(U, slope * (projected @ self.half)) / -std[:, None]
         d_std[variance < self.variance_floor] = 0.0
         return Moments(k @ self.weights, std, d_mean, d_std)
 
-    def _contract(self, U: Array, coefficients: Array) -> Array:
+    def contract(self, U: Array, coefficients: Array) -> Array:
         """Sum over the data of coefficients (n, N) times -(u_j - X_j) / lengthscale_j^2, (n, d)."""
         total = coefficients @ self.inputs - U * coefficients.sum(axis=1)[:, None]
         return np.asarray(total / self.kernel.lengthscales**2)
@@ -157,7 +162,7 @@ def jittered_cholesky(matrix: Array, scale: float) -> Array:
 
 
 def posterior_from_sites(kernel: Matern52, inputs: Array, tau: Array, nu: Array) -> LatentPosterior:
-    """Posterior for Gaussian sites exp(nu_i f_i - tau_i f_i^2 / 2), tau (N,) non-negative, nu (N,).
+    """Posterior for Gaussian sites exp(nu_i f_i - tau_i f_i^2 / 2), tau (N,) positive, nu (N,).
 
     Gaussian observations z_i with noise variance v are the sites tau = 1/v, nu = z/v; expectation propagation
     gives the rest (Rasmussen and Williams 2006, section 3.6).
@@ -167,4 +172,4 @@ def posterior_from_sites(kernel: Matern52, inputs: Array, tau: Array, nu: Array)
     factor = jittered_cholesky(np.eye(len(tau)) + root[:, None] * K * root, 1.0)
     half, _ = lapack.dtrtrs(factor, np.diag(root), lower=1)
     weights = nu - root * lapack.dpotrs(factor, root * (K @ nu), lower=1)[0]
-    return LatentPosterior(kernel, inputs, weights, half)
+    return LatentPosterior(kernel, inputs, weights, half, nu / tau, 1.0 / root)

@@ -121,9 +121,7 @@ def table(link, mean, std, delta, rule):
         d_std = [(part[2] - 1) / std for part in (below, above)]
         gap_mean, gap_std = d_mean[0] - d_mean[1], d_std[0] - d_std[1]
         labels.append([log_q, f * d_mean[0] + not_f * d_mean[1], f * d_std[0] + not_f * d_std[1]])
-        thresholds.append(
-            [(log_f, log_not_f), (not_f * gap_mean, -f * gap_mean), (not_f * gap_std, -f * gap_std)]
-        )
+        thresholds.append([(log_f, log_not_f), (not_f * gap_mean, -f * gap_mean), (not_f * gap_std, -f * gap_std)])
     # 40 digits do not hold the logarithm of 1 - 1e-300: the more probable label from the other one.
     rare = 0 if labels[0][0] < labels[1][0] else 1
     share = mp.exp(labels[rare][0])
@@ -159,9 +157,7 @@ def main():
             row = table(link, *setting, rule)
             if count % 10 == 0:
                 check = table(link, *setting, finer)
-                worst = max(
-                    abs(a - b) / max(abs(b), mp.mpf(10) ** -30) for a, b in zip(row, check, strict=True)
-                )
+                worst = max(abs(a - b) / max(abs(b), mp.mpf(10) ** -30) for a, b in zip(row, check, strict=True))
                 assert worst < mp.mpf(10) ** -16, (link, setting, worst)
             lines.append(",".join([link, *setting, *(mp.nstr(value, 13) for value in row)]))
     Path(__file__).with_name("feedback.csv").write_text("\n".join(lines) + "\n")

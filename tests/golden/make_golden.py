@@ -147,9 +147,7 @@ def main():
     for name, function in NORMAL.items():
         normal[name] = [number(function(mp.mpf(x))) for x in xs]
     # Below -700 the second term of log(1 - e^x) = -e^x - ... is beyond any double.
-    normal["log1mexp"] = [
-        [x, number(log1mexp(mp.mpf(x)) if x > -700 else -mp.exp(mp.mpf(x)))] for x in xs if x < 0
-    ]
+    normal["log1mexp"] = [[x, number(log1mexp(mp.mpf(x)) if x > -700 else -mp.exp(mp.mpf(x)))] for x in xs if x < 0]
     (HERE / "normal.json").write_text(json.dumps(normal, indent=0) + "\n")
 
     mp.mp.dps = 700
