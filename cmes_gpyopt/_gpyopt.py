@@ -38,7 +38,7 @@ def _plotting_modules() -> Iterator[None]:
         yield
         return
     stand_ins = {name: _PlottingStandIn(name) for name in ("matplotlib", "matplotlib.pyplot", "pylab")}
-    stand_ins["matplotlib"].pyplot = stand_ins["matplotlib.pyplot"]  # type: ignore[assignment]
+    setattr(stand_ins["matplotlib"], "pyplot", stand_ins["matplotlib.pyplot"])  # noqa: B010 - as an import would
     sys.modules.update(stand_ins)
     try:
         yield

@@ -79,6 +79,8 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
             raise CMESError(f"f must be callable, got {type(f).__name__}; pass the function itself")
         if X is None and Y is not None:
             raise CMESError("Y was given without X; pass both, or X alone to have it evaluated")
+        if X is None and not (isinstance(initial_design_numdata, int) and initial_design_numdata > 0):
+            raise CMESError(f"initial_design_numdata must be a positive integer, got {initial_design_numdata!r}")
         self.f = f
         self.domain = domain
         self.constraints = constraints

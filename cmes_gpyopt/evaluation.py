@@ -44,6 +44,8 @@ def interpret(returned: Any, constraints: Sequence[Constraint]) -> Evaluation:
     """
     y, c = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     value = _number("the objective value", y)
+    if np.isneginf(value):
+        raise CMESError("f returned -inf; return a finite value, or inf or nan where the evaluation failed")
     y = value if np.isfinite(value) else np.nan
     if c is None:
         return Evaluation(

@@ -46,7 +46,8 @@ def candidate_grid(space: Design_space, size: int, evaluated: Array, rng: np.ran
     """
     grid = spaces.all_points(space, size)
     if grid is None:
-        grid = spaces.sobol_points(space, size, rng)
+        fallback = np.vstack([evaluated, spaces.clouds(space, evaluated, rng)]) if len(evaluated) else None
+        grid = spaces.sobol_points(space, size, rng, fallback=fallback)
     new = evaluated[~spaces.is_row_of(evaluated, grid)]
     return np.vstack([grid, spaces.distinct(new)])
 

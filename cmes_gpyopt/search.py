@@ -47,12 +47,22 @@ def minimise_from(
     width = np.where(upper > lower, upper - lower, 1.0)
     free = (upper > lower) & (True if movable is None else movable)
 
-    def evaluate(points: Array, which: npt.NDArray[np.int_]) -> tuple[Array, Array]:
+    def unscaled(points: Array, which: npt.NDArray[np.int_]) -> tuple[Array, Array]:
         values, gradients = function(lower + width * points, which)
         return values, np.where(free, gradients * width, 0.0)
 
     x = np.clip((starts - lower) / width, 0.0, 1.0)
-    f, g = evaluate(x, np.arange(len(x)))
+    f, g = unscaled(x, np.arange(len(x)))
+    # Scores may be as small as 1e-200, and products of them vanish: each start gets a unit of its own.
+    unit = np.abs(g).max(axis=1)
+    unit = np.where(unit > 0, unit, 1.0)
+    f, g = f / unit, g / unit[:, None]
+
+    def evaluate(points: Array, which: npt.NDArray[np.int_]) -> tuple[Array, Array]:
+        values, gradients = unscaled(points, which)
+        with np.errstate(over="ignore"):
+            return values / unit[which], gradients / unit[which][:, None]
+
     dimension = x.shape[1]
     H = np.tile(np.eye(dimension), (len(x), 1, 1))
     fresh = np.ones(len(x), dtype=bool)
@@ -70,7 +80,7 @@ def minimise_from(
         active[rows] &= f[rows] - moved_f[moved] > 1e-10 * np.abs(f[rows])
         H[rows], fresh[rows] = _bfgs(H[rows], s, y, fresh[rows])
         x[rows], f[rows], g[rows] = moved_x[moved], moved_f[moved], moved_g[moved]
-    return np.where(free, lower + width * x, starts), f
+    return np.where(free, lower + width * x, starts), f * unit
 
 
 def _descent_direction(x: Array, g: Array, H: Array, fresh: npt.NDArray[np.bool_]) -> Array:
@@ -175,9 +185,10 @@ class AcquisitionSearch:
         candidates = spaces.all_points(self.space, 4 * self.num_candidates)
         exhaustive = candidates is not None
         if candidates is None:
-            candidates = spaces.sobol_points(self.space, self.num_candidates, rng)
-            if near is not None and len(near):
-                candidates = np.vstack([candidates, self._around(near, rng)])
+            around = self._around(near, rng) if near is not None and len(near) else None
+            candidates = spaces.sobol_points(self.space, self.num_candidates, rng, fallback=around)
+            if around is not None:
+                candidates = np.vstack([candidates, around])
         candidates = self._with_context(candidates)
         values = f(candidates).ravel()
         if not exhaustive and f_df is not None:
@@ -187,12 +198,7 @@ class AcquisitionSearch:
         return self._best(candidates, values, duplicate_manager, avoid)
 
     def _around(self, near: Array, rng: np.random.Generator) -> Array:
-        """Gaussian clouds of four sizes around each point, rounded, inside the known constraints."""
-        _, width = spaces.box(self.space)
-        scales = np.repeat([0.1, 0.03, 0.01, 0.003], 8)[:, None] * width
-        cloud = near[:, None, :] + scales * rng.standard_normal((len(near), len(scales), near.shape[1]))
-        points = spaces.round_points(self.space, cloud.reshape(-1, near.shape[1]))
-        return points[spaces.inside(self.space, points)]
+        return np.vstack([near, spaces.clouds(self.space, near, rng)])
 
     def _with_context(self, X: Array) -> Array:
         X = X.copy()

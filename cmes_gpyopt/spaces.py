@@ -103,8 +103,22 @@ def from_unit(space: Design_space, U: Array) -> Array:
     return np.hstack(columns)
 
 
-def sobol_points(space: Design_space, count: int, rng: np.random.Generator) -> Array:
+def clouds(space: Design_space, centres: Array, rng: np.random.Generator) -> Array:
+    """Gaussian clouds of four sizes around each centre (p, d), rounded, inside the known constraints."""
+    _, width = box(space)
+    scales = np.repeat([0.1, 0.03, 0.01, 0.003], 8)[:, None] * width
+    points = centres[:, None, :] + scales * rng.standard_normal((len(centres), len(scales), centres.shape[1]))
+    points = round_points(space, points.reshape(-1, centres.shape[1]))
+    return points[inside(space, points)]
+
+
+def sobol_points(space: Design_space, count: int, rng: np.random.Generator, *, fallback: Array | None = None) -> Array:
     """Scrambled Sobol points that satisfy the known constraints; distinct where the space is finite.
+
+    Parameters
+    ----------
+    fallback : array of shape (p, d), optional
+        Points to return where the known constraints leave so small a region that no Sobol point hits it.
 
     Returns
     -------
@@ -120,10 +134,12 @@ def sobol_points(space: Design_space, count: int, rng: np.random.Generator) -> A
             kept = distinct(kept)
         if len(kept) >= count or not space.has_constraints():
             break
+    if len(kept) == 0 and fallback is not None and len(fallback):
+        return fallback
     if len(kept) == 0:
         raise CMESError(
-            f"no point of the domain satisfies the known constraints in {MAX_ROUNDS * 2**exponent} Sobol points; "
-            "check their sign (GPyOpt keeps points where the expression is <= 0)"
+            f"none of {MAX_ROUNDS * 2**exponent} Sobol points satisfies the known constraints; check their sign (GPyOpt "
+            "keeps points where the expression is <= 0), or tighten the bounds around a very small region"
         )
     return kept[:count]
 
@@ -169,4 +185,4 @@ def is_row_of(X: Array, others: Array) -> npt.NDArray[np.bool_]:
     if len(others) == 0:
         return np.zeros(len(X), dtype=bool)
     known = {row.tobytes() for row in np.ascontiguousarray(others + 0.0)}  # + 0.0 turns -0.0 into 0.0
-    return np.array([row.tobytes() in known for row in np.ascontiguousarray(X + 0.0)])
+    return np.array([row.tobytes() in known for row in np.ascontiguousarray(X + 0.0)], dtype=bool)

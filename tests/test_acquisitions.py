@@ -192,6 +192,23 @@ def test_a_suggestion_exists_from_the_first_observation_on(labels, estimator, rn
     assert np.isfinite(value).all()
 
 
+@pytest.mark.parametrize("offset", [0.0, 5.0, 100.0])
+def test_real_constraints_far_from_feasible_still_point_towards_feasibility(offset):
+    """Where all information underflows, the suggestion is the point most likely to be feasible."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 3, (12, 2))
+    acquisition = ConstrainedMES.for_domain(cube(2), feedback="real", grid_size=100)
+    acquisition.model.set_data(X, X[:, 1], (offset + 3.0 + X[:, 0] + 0.5 * X[:, 1])[:, None])
+    point, value = acquisition.optimize()
+    if offset > 50:
+        assert value.item() == 0.0
+        constraint = acquisition.model.constraints[0]
+        assert constraint.log_feasible(point) >= constraint.log_feasible(rng.uniform(-2, 3, (5000, 2))).max()
+    alone = ConstrainedMES.for_domain(cube(2), feedback="real", grid_size=100)
+    alone.model.set_data(X[:1], [1.0], [[offset + 1.0]])
+    assert alone.model.probability_feasible(X[1:]).max() > 0.1
+
+
 def test_the_draw_belongs_to_the_data_and_the_seed_however_often_it_is_asked_for():
     a, b = fitted(), fitted()
     first = a.optimize()[0]

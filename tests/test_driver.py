@@ -116,6 +116,20 @@ def test_plots_work(tmp_path):
 
 
 WRONG = [
+    (
+        lambda: ConstrainedBayesianOptimization(abs, DOMAIN, initial_design_numdata=0),
+        "must be a positive integer, got 0",
+    ),
+    (lambda: run(lambda x: -np.inf), "f returned -inf"),
+    (lambda: run(lambda x: [1.0, 2.0]), "the objective value must be one number, got list of shape"),
+    (lambda: run(lambda x: 1j), "the objective value must be a real number, got 1j"),
+    (lambda: run(lambda x: "good"), "the objective value must be a real number, got 'good'"),
+    (lambda: run(lambda x: (1.0, 0.5)), "the label of 'feasible' must be -1"),
+    (lambda: run(lambda x: (1.0, {"speed": 1})), "a value for 'speed', which is not among the constraints"),
+    (lambda: run(lambda x: 1.0, feedback="real"), "f returned an objective value alone; return"),
+    (lambda: run(lambda x: (1.0, [1, 2]), feedback="real"), "f returned 2 constraint values for the 1 constraints"),
+    (lambda: run(lambda x: (1.0, np.inf), feedback="real"), "the value of 'constraint' must be finite, or nan"),
+    (lambda: run(lambda x: np.inf, feedback=[], acquisition="mes"), "f returned inf, but nothing was said to fail"),
     (lambda: ConstrainedBayesianOptimization(3, DOMAIN), "f must be callable, got int"),
     (lambda: ConstrainedBayesianOptimization(abs, DOMAIN, Y=np.ones((1, 1))), "Y was given without X"),
     (lambda: ConstrainedBayesianOptimization(abs, DOMAIN, X=np.ones(2)), r"X must have shape \(N, d\), got \(2,\)"),

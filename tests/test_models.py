@@ -143,6 +143,26 @@ def test_ep_survives_contradicting_labels_at_one_point():
     assert sites.residual < 1e-9
 
 
+def test_ep_converges_on_random_problems_of_every_kind(rng, caplog):
+    with caplog.at_level(logging.WARNING):
+        for _ in range(60):
+            count, dimension = rng.integers(2, 70), rng.integers(1, 5)
+            X = rng.random((count, dimension))
+            X[: count // 2] = X[0] + 0.01 * rng.standard_normal((count // 2, dimension))
+            labels = np.where(rng.random(count) < 0.5, -1.0, 1.0) if rng.random() < 0.3 else np.sign(X[:, 0] - 0.501)
+            K = Matern52(10 ** rng.uniform(0, 3), 10 ** rng.uniform(-1.3, 0.5, dimension))(X, X)
+            for link in ("logistic", "probit"):
+                assert propagate(K, labels, link, tolerance=1e-10, max_sweeps=200).residual < 1e-10
+    assert not caplog.records
+
+
+def test_unconverged_ep_returns_sites_and_factor_that_belong_together(rng):
+    _, labels, K = ep_problem(rng)
+    sites = propagate(K, labels, "logistic", tolerance=1e-12, max_sweeps=3)
+    root = np.sqrt(sites.tau)
+    np.testing.assert_allclose(sites.factor @ sites.factor.T, np.eye(len(K)) + root[:, None] * K * root, rtol=1e-10)
+
+
 def test_ep_that_runs_out_of_sweeps_says_so(rng, caplog):
     _, labels, K = ep_problem(rng)
     with caplog.at_level(logging.WARNING):
@@ -167,6 +187,16 @@ def test_latent_moments_and_covariances_agree_with_gpy(rng, link, count):
         joint_mean, covariance = latent.joint(X)
         np.testing.assert_allclose(joint_mean, mean, atol=1e-8)
         np.testing.assert_allclose(covariance, latent.gp._raw_predict(U, full_cov=True)[1].reshape(60, 60), atol=1e-8)
+
+
+def test_the_mean_keeps_its_digits_when_points_cluster_and_there_is_no_noise(rng):
+    X = rng.random((150, 2))
+    X[75:] = 0.4 + 0.01 * rng.standard_normal((75, 2))
+    latent = Regression()
+    latent.fit(X, np.sin(5 * X[:, 0]) + X[:, 1] ** 2, np.zeros(2), np.ones(2))
+    new = 0.4 + 0.02 * rng.standard_normal((40, 2))
+    mean = latent.gp._raw_predict(new)[0].ravel()
+    np.testing.assert_allclose(latent.moments(new).mean, mean, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [3, 40])
@@ -250,6 +280,7 @@ EXTREMES = {
     "constant": ([[0.1, 0.2], [0.5, -0.5], [0.9, 0.9]], [7.0] * 3, [[-1.0]] * 3),
     "huge": ([[0.1, 0.2], [0.5, -0.5], [0.9, 0.9]], [1e300, -1e300, 1e299], [[-1.0]] * 3),
     "tiny": ([[0.1, 0.2], [0.5, -0.5], [0.9, 0.9]], [1e-300, 2e-300, 5e-300], [[-1.0]] * 3),
+    "largest": ([[0.1, 0.2], [0.5, -0.5], [0.9, 0.9]], [1.7e308, -1.7e308, 1e299], [[-1.0]] * 3),
     "constraint unseen": ([[0.1, 0.2], [0.5, -0.5]], [1.0, 2.0], [[np.nan], [np.nan]]),
     "no data": (np.empty((0, 2)), [], np.empty((0, 1))),
 }

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
+from scipy.special import ndtr
 from scipy.stats import ks_2samp
 
 from cmes_gpyopt import BinaryConstraint, ConstrainedModel, RealConstraint, spaces
 from cmes_gpyopt._gpyopt import Design_space
-from cmes_gpyopt.optima import candidate_grid, joint_optima
+from cmes_gpyopt.optima import candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from cmes_gpyopt.problems import TOY
 
-from .conftest import MIXED_DOMAIN
+from .conftest import MIXED_DOMAIN, central_difference, relative_error
 
 SPACE = Design_space(list(TOY.domain))
 DRAWS = 4000
@@ -96,3 +97,125 @@ def test_a_small_finite_space_is_its_own_grid():
     space = Design_space(MIXED_DOMAIN[1:])
     grid = candidate_grid(space, 500, np.array([[1.0, 1.0, 0.0, 0.0]]), np.random.default_rng(0))
     assert len(grid) == 12
+
+
+# --- marginal and pathwise sampling -----------------------------------------------------------------------------------
+
+
+def test_marginal_draws_follow_the_minimum_of_independent_values(model, grid):
+    found = marginal_optima(model.objective, model.constraints, [0.0], grid, DRAWS, np.random.default_rng(2))
+    rng = np.random.default_rng(3)
+    m, c = model.objective.moments(grid), model.constraints[0].moments(grid)
+    y = m.mean + m.std * rng.standard_normal((DRAWS, len(grid)))
+    latent = c.mean + c.std * rng.standard_normal((DRAWS, len(grid)))
+    expected = np.where(latent <= 0.0, y, np.inf).min(axis=1)
+    assert ks_2samp(found, expected).pvalue > 0.01
+    assert ks_2samp(found + 0.1, expected).pvalue < 1e-6
+
+
+def test_marginal_draws_are_infinite_as_often_as_independent_values_are_all_infeasible():
+    few = ConstrainedModel(SPACE)
+    X = np.random.default_rng(0).uniform(-1, 1, (3, 2))
+    few.set_data(X, np.full(3, np.nan), np.ones((3, 1)))
+    found = marginal_optima(few.objective, few.constraints, [0.0], X, DRAWS, np.random.default_rng(2))
+    c = few.constraints[0].moments(X)
+    expected = np.prod(1 - ndtr(-c.mean / c.std))
+    assert np.isposinf(found).mean() == pytest.approx(expected, abs=4 * DRAWS**-0.5)
+
+
+def test_marginal_draws_run_away_as_the_grid_grows_and_joint_draws_settle(model):
+    means = {"joint": [], "marginal": []}
+    for size in (64, 256, 1024):
+        points = candidate_grid(SPACE, size, model.data.X, np.random.default_rng(1))
+        for name, sampler in (("joint", joint_optima), ("marginal", marginal_optima)):
+            means[name].append(
+                sampler(model.objective, model.constraints, [0.0], points, 300, np.random.default_rng(0)).mean()
+            )
+    assert np.diff(means["marginal"]).max() < -0.15
+    assert abs(np.diff(means["joint"])[-1]) < 0.5 * abs(np.diff(means["marginal"])[-1])
+
+
+@pytest.mark.parametrize("which", ["objective", "constraint"])
+def test_moments_of_sample_paths_are_those_of_the_exact_posterior(model, which):
+    latent = model.objective if which == "objective" else model.constraints[0]
+    X = np.random.default_rng(8).uniform(-1, 1, (50, 2))
+    values = np.vstack([latent.paths(250, np.random.default_rng(seed))(X) for seed in range(16)])
+    mean, covariance = latent.joint(X)
+    prior = np.sqrt(latent.posterior.kernel.variance)
+    assert np.abs(values.mean(axis=0) - mean).max() < 4.5 * prior * len(values) ** -0.5
+    tolerance = 5 * prior**2 * (len(values) ** -0.5 + (16 * 1024) ** -0.5)
+    assert np.abs(np.cov(values.T) - covariance).max() < tolerance
+
+
+def test_paths_pass_through_noise_free_data_and_their_gradients_are_right(model):
+    paths = model.objective.paths(4, np.random.default_rng(0))
+    U, targets = model.objective._data
+    seen = model.data.X[np.isfinite(model.data.Y)]
+    np.testing.assert_allclose(paths(seen), np.tile(targets, (4, 1)), atol=0.02)
+    X = np.random.default_rng(1).uniform(-1, 1, (12, 2))
+    which = np.arange(12) % 4
+    value, gradient = paths.at(X, which)
+    np.testing.assert_allclose(value, paths(X)[which, np.arange(12)], rtol=1e-9, atol=1e-9)
+    numerical = central_difference(lambda x: paths.at(x, which)[0], X)
+    assert relative_error(gradient, numerical) < 1e-6
+    assert relative_error(1.01 * gradient, numerical) > 1e-3
+    assert len(U) == len(seen)
+
+
+def cube_model(dimension):
+    space = Design_space([{"name": "x", "type": "continuous", "domain": (-1.0, 1.0), "dimensionality": dimension}])
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (40, dimension))
+    labels = np.where(X.sum(axis=1) < 0.2, -1.0, 1.0)
+    model = ConstrainedModel(space, [BinaryConstraint("sum"), RealConstraint("first")])
+    model.set_data(X, ((X - 0.3) ** 2).sum(axis=1), np.column_stack([labels, X[:, 0] - 0.5]))
+    return space, model
+
+
+@pytest.mark.parametrize("dimension", [6, 12])
+def test_paths_find_lower_optima_than_a_grid_in_many_dimensions_and_never_infeasible_ones(dimension):
+    space, model = cube_model(dimension)
+    thresholds = [c.threshold(0.5) for c in model.constraints]
+    grid = candidate_grid(space, 2000, model.data.X, np.random.default_rng(1))
+    joint = joint_optima(model.objective, model.constraints, thresholds, grid, 20, np.random.default_rng(2))
+    rng = np.random.default_rng(2)
+    x_star, y_star = pathwise_optima(model.objective, model.constraints, thresholds, grid, 20, rng, space)
+    assert y_star.mean() < joint.mean() - 0.3
+    assert (np.abs(x_star) <= 1).all()
+    rng = np.random.default_rng(2)  # the same paths again
+    y = model.objective.paths(20, rng)
+    limits = [c.paths(20, rng) for c in model.constraints]
+    own = np.arange(20)
+    np.testing.assert_allclose(y.at(x_star, own)[0], y_star)
+    for path, threshold in zip(limits, thresholds, strict=True):
+        assert (path.at(x_star, own)[0] <= threshold).all()
+
+
+def test_paths_agree_with_a_dense_grid_in_one_dimension():
+    space, model = cube_model(1)
+    thresholds = [c.threshold(0.5) for c in model.constraints]
+    grid = np.linspace(-1, 1, 40)[:, None]
+    _, y_star = pathwise_optima(
+        model.objective, model.constraints, thresholds, grid, 30, np.random.default_rng(2), space
+    )
+    rng = np.random.default_rng(2)
+    dense = np.linspace(-1, 1, 4001)[:, None]
+    y = model.objective.paths(30, rng)(dense)
+    for constraint, threshold in zip(model.constraints, thresholds, strict=True):
+        y[constraint.paths(30, rng)(dense) > threshold] = np.inf
+    np.testing.assert_allclose(y_star, y.min(axis=1), atol=0.02)
+
+
+def test_paths_respect_mixed_spaces_and_known_constraints():
+    known = [{"name": "edge", "constraint": "x[:,0] - 1.5"}]
+    space = Design_space(MIXED_DOMAIN, known)
+    grid = candidate_grid(space, 100, np.empty((0, 5)), np.random.default_rng(0))
+    model = ConstrainedModel(space)
+    model.set_data(grid[:10], -grid[:10, 0], -np.ones((10, 1)))
+    x_star, y_star = pathwise_optima(
+        model.objective, model.constraints, [0.0], grid, 10, np.random.default_rng(2), space
+    )
+    found = x_star[np.isfinite(y_star)]
+    np.testing.assert_array_equal(spaces.round_points(space, found), found)
+    assert (found[:, 0] <= 1.5).all()
+    assert len(found) > 3

@@ -55,6 +55,16 @@ def test_local_search_never_ends_above_its_start(rng):
     np.testing.assert_allclose(wild(points)[0], values)
 
 
+@pytest.mark.parametrize("scale", [1e-250, 1e-160, 1.0, 1e200])
+def test_local_search_does_not_depend_on_the_scale_of_the_values(scale):
+    def function(X, _):
+        return scale * ((X - 0.37) ** 2).sum(axis=1) - 3 * scale, 2 * scale * (X - 0.37)
+
+    points, values = minimise_from(function, np.array([[0.8, 0.15]]), np.zeros(2), np.ones(2))
+    np.testing.assert_allclose(points, 0.37, atol=1e-6)
+    np.testing.assert_allclose(values, -3 * scale)
+
+
 def test_search_finds_the_minimum_and_is_deterministic():
     space = Design_space(SQUARE)
     f, f_df = quadratic(np.array([0.3, -0.4]))

@@ -75,10 +75,17 @@ def test_sobol_points_fill_the_space_evenly_and_follow_the_generator():
 
 def test_constraints_that_nothing_satisfies_are_reported(rng):
     space = Design_space(SQUARE, [{"name": "never", "constraint": "x[:,0]**2 + 1"}])
-    with pytest.raises(CMESError, match="no point of the domain satisfies the known constraints"):
+    with pytest.raises(CMESError, match="none of 512 Sobol points satisfies the known constraints"):
         spaces.sobol_points(space, 8, rng)
     with pytest.raises(CMESError, match="satisfy the known constraints"):
         spaces.random_points(space, 8, rng)
+
+
+def test_a_region_too_small_for_sobol_points_is_searched_around_what_is_known(rng):
+    space = Design_space(SQUARE, [{"name": "speck", "constraint": "(x[:,0]-.3)**2 + (x[:,1]-.3)**2 - 1e-5"}])
+    inside = np.array([[0.3, 0.3], [0.301, 0.3]])
+    np.testing.assert_array_equal(spaces.sobol_points(space, 8, rng, fallback=inside), inside)
+    assert spaces.inside(space, spaces.clouds(space, inside, rng)).all()
 
 
 def test_rows_are_recognised_whatever_the_sign_of_zero():

@@ -3,6 +3,7 @@
 from .base import ConstrainedAcquisition
 from .baselines import AdaptivePercentile, ConstrainedEI, MaxValueEntropySearch, RandomSearch
 from .cmes import ConstrainedMES
+from .decoupled import Decoupled, Suggestion
 
 METHODS: dict[str, type[ConstrainedAcquisition]] = {
     "cmes": ConstrainedMES,
@@ -19,6 +20,8 @@ __all__ = [
     "ConstrainedAcquisition",
     "ConstrainedEI",
     "ConstrainedMES",
+    "Decoupled",
     "MaxValueEntropySearch",
     "RandomSearch",
+    "Suggestion",
 ]

@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 OUTSIDE = -np.sqrt(np.finfo(float).max)
 
 # Random streams derived from (seed, number of observations, number of pending points, stream).
-GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM = range(3)
+GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM, DECOUPLED_STREAM = range(4)
 
 
 class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
@@ -108,7 +108,9 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             return score - np.log(cost), np.ones_like(score), -1.0 / cost
         positive = score >= 0
         factor = np.where(positive, 1.0 / cost, cost)
-        return score * factor, factor, np.where(positive, -score / cost**2, score)
+        with np.errstate(over="ignore"):  # a score may be the largest double
+            value = np.minimum(score * factor, np.finfo(float).max)
+        return value, factor, np.where(positive, -value / cost, score)
 
     def _outside(self, x: Array, value: Array) -> Array:
         if not self.space.has_constraints():
@@ -120,17 +122,19 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         self.update()
         if not isinstance(self.optimizer, AcquisitionSearch):
             return super().optimize(duplicate_manager)  # type: ignore[no-any-return]
+        return self._search(self.acquisition_function, self.acquisition_function_withGradients, duplicate_manager)
+
+    def _search(self, f: Any, f_df: Any, duplicate_manager: Any) -> tuple[Array, Array]:
         data = self.model.data
         best = data.X[data.feasible][np.argsort(data.Y[data.feasible])[:3]]
-        result = self.optimizer.optimize(
-            f=self.acquisition_function,
-            f_df=self.acquisition_function_withGradients,
+        return self.optimizer.optimize(  # type: ignore[no-any-return]
+            f=f,
+            f_df=f_df,
             duplicate_manager=duplicate_manager,
-            rng=self._generator(SEARCH_STREAM),
-            near=best,
+            rng=self.generator(SEARCH_STREAM),
+            near=best if len(best) else data.X[-3:],
             avoid=data.X,
         )
-        return result
 
     def update(self) -> None:
         """Make the random state match the model's data; does nothing where it already does."""
@@ -143,7 +147,8 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
     def _prepare(self) -> None:
         """Draw what the score needs."""
 
-    def _generator(self, stream: int) -> np.random.Generator:
+    def generator(self, stream: int) -> np.random.Generator:
+        """A generator that belongs to the seed, the data and ``stream``, always in the same state."""
         pending = 0
         return np.random.default_rng([self.seed, len(self.model.data.X), pending, stream])
 

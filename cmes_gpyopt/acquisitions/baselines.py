@@ -142,7 +142,7 @@ class RandomSearch(ConstrainedAcquisition):
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Draw a point; in a finite space one that has not been evaluated, while there is one."""
         self.update()
-        rng = self._generator(SEARCH_STREAM)
+        rng = self.generator(SEARCH_STREAM)
         choices = spaces.all_points(self.space, 4096)
         if choices is not None:
             fresh = choices[~spaces.is_row_of(choices, self.model.data.X)]

@@ -8,31 +8,24 @@ Takeno, Tamura, Shitara and Karasuyama (2022), Sequential and parallel constrain
 information lower bound: the divergence used here reduces to their bound for real-valued feedback.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .._gpyopt import Design_space
-from ..entropy import (
-    Outcomes,
-    Partials,
-    entropy_difference,
-    entropy_mixture,
-    kl_divergence,
-    kl_if_feasible,
-    product_outcomes,
-    split_partials,
-)
 from ..errors import CMESError
-from ..feedback import logistic_outcomes, probit_outcomes
-from ..models import ConstrainedModel, Moments, RealConstraint
+from ..models import ConstrainedModel
 from ..optima import candidate_grid, joint_optima, marginal_optima, pathwise_optima
+from ..search import AcquisitionSearch
 from .base import GRID_STREAM, OPTIMA_STREAM, ConstrainedAcquisition
+from .observation import Observation
 
 Array = npt.NDArray[np.float64]
+
+# When every constraint is far from satisfied, the information underflows and the score is flat; below this value it says
+# nothing about where to go.
+NEGLIGIBLE = 1e-30
 
 # The product table of outcomes has 2**J rows.
 MAX_BINARY = 8
@@ -68,6 +61,9 @@ class ConstrainedMES(ConstrainedAcquisition):
         Whether a failed evaluation still reports its objective value.
     table : {"exact", "laplace"}, default "exact"
         Probabilities of the labels of a logistic constraint by quadrature, or by the paper's approximation.
+    noise : {"ignore", "point", "exact"}
+        Noise on the objective and on real constraints when an evaluation is scored: ignored; by the paper's point
+        approximation; or exactly, by quadrature (estimator "kl" only, at most two noisy quantities).
     ystar_cap : float, default 3e-3
         Draws of y* are capped this far below the best feasible value, in standard deviations of the observed
         values: without noise the incumbent itself would otherwise stay worth evaluating for ever. -inf is no cap.
@@ -97,6 +93,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         sampler: str = "joint",
         objective_observed: str = "feasible",
         table: str | None = None,
+        noise: str = "ignore",
         ystar_cap: float | None = None,
         preset: str | None = None,
         seed: int = 0,
@@ -114,6 +111,11 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.grid_size = _positive_integer("grid_size", grid_size)
         if not 0.0 < self.confidence < 1.0:
             raise CMESError(f"confidence must lie strictly between 0 and 1, got {confidence!r}")
+        self.noise = _one_of("noise", noise, ("ignore", "point", "exact"))
+        if noise == "exact" and (self.estimator != "kl" or sum(not c.binary for c in model.constraints) > 1):
+            raise CMESError(
+                "noise='exact' needs estimator='kl' and at most one real constraint; pass these, or noise='point'"
+            )
         binary = sum(constraint.binary for constraint in model.constraints)
         if binary > MAX_BINARY:
             raise CMESError(
@@ -128,8 +130,8 @@ class ConstrainedMES(ConstrainedAcquisition):
 
     def _prepare(self) -> None:
         model = self.model
-        grid = candidate_grid(self.space, self.grid_size, model.data.X, self._generator(GRID_STREAM))
-        rng = self._generator(OPTIMA_STREAM)
+        grid = candidate_grid(self.space, self.grid_size, model.data.X, self.generator(GRID_STREAM))
+        rng = self.generator(OPTIMA_STREAM)
         latents = (model.objective, model.constraints, self.thresholds, grid, self.num_samples, rng)
         if self.sampler == "pathwise":
             self.y_star = pathwise_optima(*latents, self.space)[1]
@@ -146,113 +148,60 @@ class ConstrainedMES(ConstrainedAcquisition):
         """The draws of y* that enter the score, (K,): capped, in standardised units."""
         return np.asarray(np.minimum(self.y_star, self.model.standardised_fmin() - self.ystar_cap))
 
+    def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
+        """Maximise the information; where none is in sight, the probability of feasibility."""
+        point, value = super().optimize(duplicate_manager)
+        if (
+            -value.item() > NEGLIGIBLE
+            or not self.model.constraints
+            or not isinstance(self.optimizer, AcquisitionSearch)
+        ):
+            return point, value
+
+        def f_df(X: Array) -> tuple[Array, Array]:
+            pairs = [c.log_feasible(X, grad=True) for c in self.model.constraints]
+            return -np.sum([p[0] for p in pairs], axis=0)[:, None], -np.sum([p[1] for p in pairs], axis=0)
+
+        point, _ = self._search(lambda X: f_df(X)[0], f_df, duplicate_manager)
+        return point, self.acquisition_function(point)
+
+    def score(self, x: Array, target: str = "joint") -> Array:
+        """Information about y* from evaluating ``target`` at points x (n, d) of the model space, (n,).
+
+        Parameters
+        ----------
+        target : str
+            "joint" for an evaluation that shows everything, "objective", or the name of a constraint.
+        """
+        self.update()
+        return np.asarray(self.target_scores(np.atleast_2d(x), target, False))
+
     def _scores(self, X: Array, grad: bool) -> Any:
-        observation = _Observation(self.model, X, self.thresholds, self.table, grad)
+        return self.target_scores(X, "joint", grad)
+
+    def target_scores(self, X: Array, target: str, grad: bool) -> Any:
+        """Scores (n,) of evaluating ``target``, with their gradient (n, d) on request."""
+        _one_of("target", target, ("joint", "objective", *(c.name for c in self.model.constraints)))
+        observation = Observation(
+            self.model,
+            X,
+            self.thresholds,
+            target=target,
+            objective_observed=self.objective_observed,
+            table=self.table,
+            noise=self.noise,
+            grad=grad,
+        )
         y_star = self.scored_optima
         finite = np.isfinite(y_star)
         share = 1.0 / len(y_star)
-        divergence = self._kernel("kl")
-        groups = [(y_star[finite], self._kernel(self.estimator), share)]
-        if not finite.all():
-            # All draws without a feasible point are alike: one row, counted as often as it occurred.
-            kernel = self._kernel("entropy") if self.preset == "paper" else divergence
-            groups.append((np.array([np.inf]), kernel, share * float((~finite).sum())))
-        return observation.total([group for group in groups if len(group[0])])
-
-    def _kernel(self, estimator: str) -> "Kernel":
-        if estimator == "mixture":
-            return partial(_split_feasible, entropy_mixture)
-        if estimator == "kl" and self.objective_observed == "feasible":
-            return partial(_split_feasible, kl_if_feasible)
-        return partial(_all_seen, kl_divergence if estimator == "kl" else entropy_difference)
-
-
-Kernel = Callable[[Array, list[Array], Outcomes | None, bool], Any]
-
-
-def _all_seen(kernel: Any, gamma_y: Array, gammas: list[Array], outcomes: Outcomes | None, grad: bool) -> Any:
-    """A kernel whose gates are all seen on every row: y first, then the real constraints."""
-    return kernel([gamma_y, *gammas], outcomes, grad=grad)
-
-
-def _split_feasible(kernel: Any, gamma_y: Array, gammas: list[Array], outcomes: Outcomes | None, grad: bool) -> Any:
-    """A kernel whose objective is seen on the feasible row only, which comes first in every table."""
-    if outcomes is None:
-        # With real-valued constraints alone an infeasible y cannot matter: it is as good as seen.
-        return _all_seen(kl_divergence, gamma_y, gammas, None, grad)
-    feasible = np.arange(len(outcomes.log_q)) == 0
-    if not grad:
-        return kernel([gamma_y], outcomes, feasible, gammas)
-    value, partials = kernel([gamma_y], outcomes, feasible, gammas, grad=True)
-    return value, Partials([*partials.gammas, *partials.always], partials.outcomes)
-
-
-class _Observation:
-    """What an evaluation at X would show: latent moments, real-valued gates and the table of binary outcomes."""
-
-    def __init__(self, model: ConstrainedModel, X: Array, thresholds: list[float], table: str, grad: bool) -> None:
-        self.grad = grad
-        self.objective = model.objective.moments(X, grad=grad)
-        self.gates: list[tuple[Moments, Array]] = []
-        self.tables: list[tuple[Moments, Outcomes, Any, Any]] = []
-        for constraint, threshold in zip(model.constraints, thresholds, strict=True):
-            m = constraint.moments(X, grad=grad)
-            if isinstance(constraint, RealConstraint):
-                self.gates.append((m, ((threshold - m.mean) / m.std)[None, :]))
-                continue
-            outcomes = probit_outcomes if constraint.link == "probit" else partial(logistic_outcomes, method=table)
-            if grad:
-                self.tables.append((m, *outcomes(m.mean, m.std, threshold, grad=True)))
-            else:
-                self.tables.append((m, outcomes(m.mean, m.std, threshold), None, None))
-        self.outcomes = product_outcomes([t[1] for t in self.tables]) if self.tables else None
-
-    def total(self, groups: list[tuple[Array, Kernel, float]]) -> Any:
-        """Sum over groups of draws (y* (k,), kernel, weight of a draw) of the weighted scores, (n,); with gradient."""
-        value = np.zeros(len(self.objective.mean))
-        gradient = np.zeros_like(self.objective.d_mean) if self.grad else None
-        by_outcome: Any = None
-        gammas = [gamma for _, gamma in self.gates]
-        for y_star, kernel, weight in groups:
-            gamma_y = (y_star[:, None] - self.objective.mean) / self.objective.std  # (k, n)
-            result = kernel(gamma_y, gammas, self.outcomes, self.grad)
-            score, partials = result if self.grad else (result, None)
-            with np.errstate(over="ignore"):  # a score may be the largest double
-                value = np.minimum(value + (weight * score).sum(axis=0), np.finfo(float).max)
-            if gradient is None or partials is None:
-                continue
-            latents = [(self.objective, gamma_y), *self.gates]
-            for (m, gamma), slope in zip(latents, partials.gammas, strict=True):
-                gradient += _through_gate(m, gamma, weight * slope)
-            if self.outcomes is not None:
-                parts = Outcomes(*(weight * field.sum(axis=1, keepdims=True) for field in partials.outcomes))
-                by_outcome = parts if by_outcome is None else Outcomes(*map(np.add, by_outcome, parts))
-        if gradient is None:
-            return value
-        if by_outcome is not None:
-            gradient += self._through_tables(by_outcome)
-        return value, gradient
-
-    def _through_tables(self, by_outcome: Outcomes) -> Array:
-        """Gradient (n, d) from partial derivatives (R, 1, n) with respect to the product table."""
-        gradient: Any = 0.0
-        pieces = split_partials([t[1] for t in self.tables], by_outcome)
-        for (m, _, d_mean, d_std), piece in zip(self.tables, pieces, strict=True):
-            by_mean, by_std = (
-                np.sum([(p * d).sum(axis=(0, 1)) for p, d in zip(piece, slopes, strict=True)], axis=0)
-                for slopes in (d_mean, d_std)
-            )
-            gradient = gradient + by_mean[:, None] * m.d_mean + by_std[:, None] * m.d_std
-        return np.asarray(gradient)
-
-
-def _through_gate(m: Moments, gamma: Array, slope: Array) -> Array:
-    """Gradient (n, d) of a score with partial derivatives ``slope`` (k, n) by gamma = (limit - mean) / std (k, n)."""
-    assert m.d_mean is not None and m.d_std is not None
-    by_mean = -slope.sum(axis=0) / m.std
-    # Where the limit is infinite the slope is zero.
-    by_std = -(slope * np.where(np.isfinite(gamma), gamma, 0.0)).sum(axis=0) / m.std
-    return np.asarray(by_mean[:, None] * m.d_mean + by_std[:, None] * m.d_std)
+        # What the mixture weighs is an evaluation of everything.
+        estimator = "entropy" if self.estimator == "mixture" and target != "joint" else self.estimator
+        groups = [(y_star[finite], estimator, share)]
+        # All draws without a feasible point are alike: one row, counted as often as it occurred.
+        unbounded = "entropy" if self.preset == "paper" else "kl"
+        groups.append((np.array([np.inf]), unbounded, share * float((~finite).sum())))
+        return observation.total([group for group in groups if len(group[0]) and group[2] > 0])
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:

@@ -133,7 +133,7 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
         seen = np.isfinite(Y)
         if not self.constraints and not seen.all():
             raise CMESError(
-                f"evaluation {int(np.flatnonzero(~seen)[0])} failed, but the model has no constraint that could explain "
+                f"evaluation {int(np.flatnonzero(~seen)[0])} failed, but the model has no constraint to explain "
                 "it; pass feedback='binary'"
             )
         labels = np.where(seen, -1.0, 1.0)[:, None]

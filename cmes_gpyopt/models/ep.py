@@ -37,6 +37,8 @@ MIN_PRECISION = 1e-10
 STEP = 0.6
 HALF_WINDOW = 9.0
 MIN_NODES = 52
+# Reached at a standard deviation of 130, far beyond any cavity of a fitted model; it bounds the memory.
+MAX_NODES = 4000
 
 
 class Tilted(NamedTuple):
@@ -67,7 +69,7 @@ def logistic_moments(labels: Array, mean: Array, variance: Array) -> Tilted:
         right = m + variance * expit(-middle) > middle
         low, high = np.where(right, middle, low), np.where(right, high, middle)
     centre = 0.5 * (low + high)
-    count = int(max(MIN_NODES, np.ceil(2.0 * HALF_WINDOW * std.max(initial=0.0) / STEP)))
+    count = int(np.clip(np.ceil(2.0 * HALF_WINDOW * std.max(initial=0.0) / STEP), MIN_NODES, MAX_NODES))
     nodes = np.linspace(-HALF_WINDOW, HALF_WINDOW, count)[:, None]
     offset = std * nodes  # (nodes, N)
     c = centre + offset
@@ -132,8 +134,8 @@ def propagate(
     """
     moments = MOMENTS[link]
     tau, nu = start if start is not None else (np.full(len(labels), MIN_PRECISION), np.zeros(len(labels)))
-    damping, last = 1.0, np.inf
-    for sweeps in range(1, max_sweeps + 1):  # noqa: B007 - reported below
+    damping, last, best = 1.0, np.inf, None
+    for sweeps in range(1, max_sweeps + 1):
         mean, variance, factor = _site_posterior(K, tau, nu)
         cavity_tau = np.maximum(1.0 / variance - tau, MIN_PRECISION)
         cavity_nu = mean / variance - nu
@@ -144,15 +146,24 @@ def propagate(
                 np.abs(tilted.variance / variance - 1.0).max(),
             )
         )
+        if best is None or residual < best.residual:
+            log_evidence = _log_evidence(tau, nu, cavity_tau, cavity_nu, mean, tilted, factor)
+            best = Sites(tau, nu, log_evidence, factor, residual, sweeps)
         if residual < tolerance:
-            break
-        if residual > last:
-            damping = max(0.5 * damping, 0.05)
+            return best
+        # Halve the steps when they overshoot, and lengthen them again when they do not.
+        damping = max(0.5 * damping, 0.05) if residual > last else min(1.3 * damping, 1.0)
         last = residual
         tau = np.maximum(tau + damping * (1.0 / tilted.variance - cavity_tau - tau), MIN_PRECISION)
         nu = nu + damping * (tilted.mean / tilted.variance - cavity_nu - nu)
-    else:
-        logger.warning("EP stopped after %d sweeps with residual %.1e", max_sweeps, residual)
+    assert best is not None
+    logger.warning("EP stopped after %d sweeps with residual %.1e", max_sweeps, best.residual)
+    return best
+
+
+def _log_evidence(
+    tau: Array, nu: Array, cavity_tau: Array, cavity_nu: Array, mean: Array, tilted: Tilted, factor: Array
+) -> float:
     # Rasmussen and Williams, Eqs. (3.73) and (3.74): the posterior's quadratic term is nu' mean.
     both = cavity_tau + tau
     evidence = (
@@ -161,8 +172,7 @@ def propagate(
         + 0.5 * nu * (mean - nu / both)
         + 0.5 * cavity_nu * (tau * cavity_nu / cavity_tau - 2.0 * nu) / both
     )
-    log_evidence = float(evidence.sum() - np.log(factor.diagonal()).sum())
-    return Sites(tau, nu, log_evidence, factor, residual, sweeps)
+    return float(evidence.sum() - np.log(factor.diagonal()).sum())
 
 
 class Logistic(GPy.likelihoods.link_functions.GPTransformation):  # type: ignore[misc]

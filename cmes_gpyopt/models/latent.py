@@ -26,7 +26,7 @@ from ..feedback import latent_threshold, log_probability_feasible
 from ..normal import hazard, log_cdf
 from .ep import LogisticBernoulli, ParallelEP
 from .paths import SamplePaths
-from .posterior import LatentPosterior, Matern52, Moments, posterior_from_sites
+from .posterior import LatentPosterior, Matern52, Moments, posterior_from_sites, posterior_from_values
 
 Array = npt.NDArray[np.float64]
 
@@ -142,7 +142,9 @@ class LatentGP:
         for start in starts:
             start()
             try:
-                self._gp.optimize(optimizer="lbfgs", max_iters=MAX_STEPS)
+                with np.errstate(all="ignore"):  # GPy tries hyperparameters far out
+                    self._gp.optimize(optimizer="lbfgs", max_iters=MAX_STEPS)
+                self._gp.optimization_runs.clear()
                 value = float(self._gp.objective_function())
             except np.linalg.LinAlgError as failure:
                 logger.warning("a hyperparameter search for %s failed (%s)", self.name, failure)
@@ -193,13 +195,19 @@ class Regression(LatentGP):
     def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
         """Take over values (N,) at X (N, d)."""
         largest = float(np.abs(values).max(initial=0.0)) or 1.0
-        # Dividing first keeps the squares of huge values from overflowing.
-        self.offset = float((values / largest).mean() * largest) if len(values) else 0.0
-        spread = float((values / largest).std() * largest) if len(values) else 0.0
+        # Dividing first keeps huge values from overflowing.
+        relative = values / largest
+        mean = float(relative.mean()) if len(values) else 0.0
+        spread = float(relative.std()) if len(values) else 0.0
         # Values that differ by rounding alone carry no scale.
-        constant = spread <= 1e-12 * largest
-        self.scale = 1.0 if constant else spread
-        super().fit(X, np.zeros(len(values)) if constant else (values - self.offset) / self.scale, lower, width)
+        constant = spread <= 1e-12
+        self.offset = mean * largest
+        self.scale = self._scale_of_constant() if constant else spread * largest
+        super().fit(X, np.zeros(len(values)) if constant else (relative - mean) / spread, lower, width)
+
+    def _scale_of_constant(self) -> float:
+        """The scale where the values have none."""
+        return 1.0
 
     def _learn(self, U: Array, values: Array) -> LatentPosterior:
         count, dimension = U.shape
@@ -212,8 +220,7 @@ class Regression(LatentGP):
         else:
             self._search([partial(self._start, *start) for start in REGRESSION_STARTS])
         self._noise = float(self._gp.likelihood.variance[0])
-        precision = 1.0 / (self._noise + GPY_JITTER)
-        return posterior_from_sites(self._kernel(), U, np.full(count, precision), values * precision)
+        return posterior_from_values(self._kernel(), U, values, self._noise + GPY_JITTER)
 
     def _load(self, U: Array, targets: Array) -> None:
         if self._gp is not None:
@@ -254,6 +261,10 @@ class RealConstraint(Regression):
             raise CMESError(f"RealConstraint {name!r} needs a finite upper limit, got {upper!r}")
         super().__init__(name)
         self.upper = float(upper)
+
+    def _scale_of_constant(self) -> float:
+        # The distance to the limit is the only scale there is.
+        return abs(self.offset) or 1.0
 
     def threshold(self, confidence: float) -> float:
         """The latent value up to which a point is feasible; the confidence does not enter."""

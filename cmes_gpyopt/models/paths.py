@@ -5,8 +5,8 @@ Matheron's rule turns a path of the prior into one of the posterior,
     f(x) = f_prior(x) + k(x, X) (K + S)^(-1) (z - f_prior(X) - S^(1/2) e),
 
 with observations (or EP sites) z of variance S and standard normal e. The prior path is a sum of random Fourier
-features of the Matern-5/2 kernel, whose spectral density is a Student t with five degrees of freedom; the update uses the
-exact kernel. The cost of an evaluation is linear in the number of points.
+features of the Matern-5/2 kernel, whose spectral density is a Student t with five degrees of freedom; the update uses
+the exact kernel. The cost of an evaluation is linear in the number of points.
 
 References
 ----------

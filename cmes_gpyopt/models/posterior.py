@@ -161,11 +161,20 @@ def jittered_cholesky(matrix: Array, scale: float) -> Array:
     )
 
 
+def posterior_from_values(kernel: Matern52, inputs: Array, values: Array, noise: float) -> LatentPosterior:
+    """Posterior for values (N,) observed with Gaussian noise of variance ``noise``."""
+    K = kernel(inputs, inputs)
+    K[np.diag_indices_from(K)] += noise
+    factor = jittered_cholesky(K, kernel.variance)
+    half, _ = lapack.dtrtrs(factor, np.eye(len(values)), lower=1)
+    return LatentPosterior(kernel, inputs, half.T @ (half @ values), half, values, np.full(len(values), np.sqrt(noise)))
+
+
 def posterior_from_sites(kernel: Matern52, inputs: Array, tau: Array, nu: Array) -> LatentPosterior:
     """Posterior for Gaussian sites exp(nu_i f_i - tau_i f_i^2 / 2), tau (N,) positive, nu (N,).
 
-    Gaussian observations z_i with noise variance v are the sites tau = 1/v, nu = z/v; expectation propagation
-    gives the rest (Rasmussen and Williams 2006, section 3.6).
+    Expectation propagation yields such sites (Rasmussen and Williams 2006, section 3.6); the weights are written so that
+    a site of almost no precision does no harm.
     """
     K = kernel(inputs, inputs)
     root = np.sqrt(tau)
