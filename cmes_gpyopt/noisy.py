@@ -8,13 +8,13 @@ sd_g            sqrt(1 - rho^2), the standard deviation of the latent quantity g
 z_g             observation of gate g, standardised to N(0, 1)
 u_g             (gamma - rho z) / sd: the gate holds with Phi(u) once z is seen
 n0, w           gamma / rho and sd / rho: where Phi(u) passes 1/2, and the width of its transition
-y, t            kappa / Z, and V = E[y log y] is the divergence
+y, V            kappa / Z, and the divergence E[y log y]
 ==============  =============================================================================================
 
 Notes
 -----
 With noise, kappa depends on z smoothly: kappa = 1 - F_r prod_g Phi(u_g). The expectation over z is taken by
-Gauss-Legendre quadrature in three panels, split at n0 +- several w, so that it holds for any amount of noise;
+Gauss-Legendre quadrature in four panels, split at n0 +- several w, so that it holds for any amount of noise;
 the panels also cover where z lies given that the gate fails (or, for gamma < 0, holds), around rho gamma. Two
 noisy gates take the product of their nodes. Gauss-Hermite nodes miss a narrow transition: 0.49 to 0.58 for
 16 to 128 nodes where the value is 0.547.
@@ -53,6 +53,7 @@ from .entropy import (
     _LOG_0,
     _VALUE_MAX,
     Outcomes,
+    _Gates,
     _gates,
     _lift,
     _scaled,
@@ -116,6 +117,13 @@ class _Gate(NamedTuple):
     rho: Array
     noisy: bool
     always: bool
+
+
+class _Kind(NamedTuple):
+    """Some of the gates: what `cmes_gpyopt.entropy` knows of them together, and which they are."""
+
+    all: _Gates
+    indices: list[int]
 
 
 class _Nodes(NamedTuple):
@@ -294,7 +302,7 @@ def _noise_free(
 
 def _flat(array: Array, shape: tuple[int, ...]) -> Array:
     """Broadcast to (..., K, n) and flatten to (..., 1, N)."""
-    return np.broadcast_to(array, shape).reshape((*shape[: max(len(shape) - 2, 0)], 1, -1))
+    return np.broadcast_to(array, shape).reshape((*shape[:-2], 1, -1))
 
 
 def _clipped(gamma: Array, noisy: bool) -> Array:
@@ -314,53 +322,71 @@ def _score(
     """
     split = _split(_gates([g.gamma for g in gates]), _table(rows, []))
     s = np.where(split.empty, 0.0, -split.log_z)
-    steady = _gates([g.gamma for g in gates if g.always and not g.noisy])
-    clear = _gates([g.gamma for g in gates if not g.always and not g.noisy])
-    unseen = _gates([g.gamma for g in gates if not g.always])
+    steady, clear, unseen = kinds = [
+        _kind(gates, [g.always and not g.noisy for g in gates]),
+        _kind(gates, [not g.always and not g.noisy for g in gates]),
+        _kind(gates, [not g.always for g in gates]),
+    ]
     noisy = [j for j, g in enumerate(gates) if g.noisy]
     log_q_seen, among = _log_sum(np.where(seen[:, None, None], rows.log_q, _LOG_0))
-    log_fails = [steady.log_not_za, log_q_seen + steady.log_za + clear.log_not_za]
+    hidden = _scaled(rows, unseen.all.log_za, unseen.all.log_not_za)
+    log_fails = [steady.all.log_not_za, log_q_seen + steady.all.log_za + clear.all.log_not_za]
     fails = np.maximum(np.stack([np.broadcast_to(a, s.shape) for a in log_fails]), _LOG_0)
     groups = [
-        _Group(_chosen(rows, steady.log_za + clear.log_za, seen), noisy),
-        _Group(
-            _chosen(_scaled(rows, unseen.log_za, unseen.log_not_za), steady.log_za, ~seen),
-            [j for j in noisy if gates[j].always],
-        ),
+        _Group(_chosen(rows, steady.all.log_za + clear.all.log_za, seen), noisy),
+        _Group(_chosen(hidden, steady.all.log_za, ~seen), [j for j in noisy if gates[j].always]),
         _Group(Outcomes(fails, np.full_like(fails, _LOG_0), np.zeros_like(fails)), []),
     ]
     sums = [_integrate(group, gates, s, grad) for group in groups]
-    value = sum(total.value.sum(axis=0) for total in sums)
-    finished = np.where(split.empty, _VALUE_MAX, np.minimum(value, _VALUE_MAX))
+    value = np.minimum(sum(total.value.sum(axis=0) for total in sums), _VALUE_MAX)
+    finished = np.where(split.empty, _VALUE_MAX, value)
     if not grad:
         return finished, [], [], rows
 
-    d_seen, d_hidden, d_fails = (
-        _row_partials(group.rows, total, value, s) for group, total in zip(groups, sums, strict=True)
-    )
-    d_rows, d_unseen, d_not_unseen = unobserved_partials(
-        rows, unseen.log_za, unseen.log_not_za, _placed(d_hidden, ~seen)
-    )
-    d_outcomes = Outcomes(*(a + b for a, b in zip(d_rows, _placed(d_seen, seen), strict=True)))
-    d_outcomes = d_outcomes._replace(log_q=d_outcomes.log_q + among * d_fails.log_q[1])
-    d_gammas, d_rhos = _gate_partials(gates, groups, sums, value)
-    d_clear = d_seen.log_q.sum(axis=0)
-    d_steady = d_clear + d_hidden.log_q.sum(axis=0) + d_fails.log_q[1]
-    parts = [
-        (steady, [j for j, g in enumerate(gates) if g.always and not g.noisy], d_steady, d_fails.log_q[0]),
-        (clear, [j for j, g in enumerate(gates) if not g.always and not g.noisy], d_clear, d_fails.log_q[1]),
-        (unseen, [j for j, g in enumerate(gates) if not g.always], d_unseen, d_not_unseen),
-    ]
-    for several, members, d_log_za, d_log_not_za in parts:
-        for gate, j in zip(several.gates, members, strict=True):
-            d_gammas[j] = d_gammas[j] + (d_log_za * gate.hazard_neg - d_log_not_za * gate.slope)
-    limits = [split.empty | ~(np.abs(g.gamma) < (_NOISY_GAMMA_MAX if g.noisy else _GAMMA_MAX)) for g in gates]
+    pairs = list(zip(groups, sums, strict=True))
+    d_groups = [_row_partials(group.rows, total, value, s) for group, total in pairs]
+    d_gammas, d_rhos = _gate_partials(gates, pairs, value)
+    d_outcomes = _chain(rows, seen, among, kinds, d_groups, d_gammas)
+    edges = [_NOISY_GAMMA_MAX if g.noisy else _GAMMA_MAX for g in gates]
+    limits = [split.empty | ~(np.abs(g.gamma) < edge) for g, edge in zip(gates, edges, strict=True)]
     return (
         finished,
         [np.where(limit, 0.0, d) for limit, d in zip(limits, d_gammas, strict=True)],
         [np.where(split.empty | (g.rho >= 1.0), 0.0, d) for g, d in zip(gates, d_rhos, strict=True)],
         Outcomes(*(np.where(split.empty, 0.0, d) for d in d_outcomes)),
     )
+
+
+def _kind(gates: Sequence[_Gate], members: Sequence[bool]) -> _Kind:
+    indices = [j for j, member in enumerate(members) if member]
+    return _Kind(_gates([gates[j].gamma for j in indices]), indices)
+
+
+def _chain(
+    rows: Outcomes,
+    seen: npt.NDArray[np.bool_],
+    among: Array,
+    kinds: Sequence[_Kind],
+    d_groups: Sequence[Outcomes],
+    d_gammas: list[Array],
+) -> Outcomes:
+    """Take the partials by the three groups of rows to the rows given, and add those by the gates to `d_gammas`."""
+    steady, clear, unseen = kinds
+    d_seen, d_hidden, d_fails = d_groups
+    d_rows, d_unseen, d_not_unseen = unobserved_partials(
+        rows, unseen.all.log_za, unseen.all.log_not_za, _placed(d_hidden, ~seen)
+    )
+    d_clear = d_seen.log_q.sum(axis=0)
+    d_steady = d_clear + d_hidden.log_q.sum(axis=0) + d_fails.log_q[1]
+    for kind, d_log_za, d_log_not_za in (
+        (steady, d_steady, d_fails.log_q[0]),
+        (clear, d_clear, d_fails.log_q[1]),
+        (unseen, d_unseen, d_not_unseen),
+    ):
+        for gate, j in zip(kind.all.gates, kind.indices, strict=True):
+            d_gammas[j] = d_gammas[j] + (d_log_za * gate.hazard_neg - d_log_not_za * gate.slope)
+    d_outcomes = Outcomes(*(a + b for a, b in zip(d_rows, _placed(d_seen, seen), strict=True)))
+    return d_outcomes._replace(log_q=d_outcomes.log_q + among * d_fails.log_q[1])
 
 
 def _row_partials(rows: Outcomes, sums: _Sums, value: Array, s: Array) -> Outcomes:
@@ -375,11 +401,11 @@ def _row_partials(rows: Outcomes, sums: _Sums, value: Array, s: Array) -> Outcom
 
 
 def _gate_partials(
-    gates: Sequence[_Gate], groups: Sequence[_Group], sums: Sequence[_Sums], value: Array
+    gates: Sequence[_Gate], pairs: Sequence[tuple[_Group, _Sums]], value: Array
 ) -> tuple[list[Array], list[Array]]:
     """Partials by gamma and rho of the noisy gates, as far as these are seen; 0 for the others."""
     d_gammas, d_rhos = ([np.zeros_like(value) for _ in gates] for _ in range(2))
-    for group, total in zip(groups, sums, strict=True):
+    for group, total in pairs:
         factor = np.exp(group.rows.log_q + group.rows.log_f)
         for k, j in enumerate(group.gates):
             for ds, i in ((d_gammas, 1 + 2 * k), (d_rhos, 2 + 2 * k)):
@@ -446,10 +472,17 @@ def _integrate(group: _Group, gates: Sequence[_Gate], s: Array, grad: bool) -> _
 def _posterior(row: Outcomes, prior: Array, grid: _Grid, nodes: Sequence[_Nodes], s: Array) -> tuple[Array, Array]:
     """Find log y and p y at every node, (N, M); log kappa is taken from the side on which it is accurate."""
     f = np.exp(row.log_f)
-    hold = f * grid.holds
-    kappa = np.maximum(np.exp(row.log_not_f) + f * grid.fails, _TINY)
-    log_y = np.where(hold < 0.5, np.log1p(-hold), np.log(kappa)) + s
-    return log_y, prior * (kappa * np.exp(s))
+    kappa = f * grid.fails
+    kappa += np.exp(row.log_not_f)
+    np.maximum(kappa, _TINY, out=kappa)
+    log_y = np.log(kappa)
+    kappa *= np.exp(s)
+    kappa *= prior
+    loss = -f * grid.holds
+    likely = loss > -0.5
+    np.copyto(log_y, np.log1p(loss, out=loss), where=likely)
+    log_y += s
+    return log_y, kappa
 
 
 def _far_posterior(row: Outcomes, prior: Array, grid: _Grid, nodes: Sequence[_Nodes], s: Array) -> tuple[Array, Array]:
@@ -502,7 +535,9 @@ def _product(nodes: Sequence[_Nodes], n_points: int) -> _Grid:
 
 def _terms(p: Array, mass: Array, log_y: Array) -> Array:
     """Terms p (y log y - y + 1) with mass = p y; never negative."""
-    result = mass * (log_y - 1.0) + p
+    result = log_y - 1.0
+    result *= mass
+    result += p
     small = np.abs(log_y) < _SERIES_BELOW
     w = log_y[small]
     result[small] = p[small] * w * w * (1 / 2 + w * (1 / 3 + w * (1 / 8 + w * (1 / 30 + w * (1 / 144 + w / 840)))))
@@ -512,21 +547,26 @@ def _terms(p: Array, mass: Array, log_y: Array) -> Array:
 def _nodes(gamma: Array, rho: Array) -> _Nodes:
     """Nodes for gates (N,). For gamma < 0 everything is mirrored."""
     infinite = np.isinf(gamma)
-    g = np.where(infinite, 0.0, np.abs(gamma))
+    g, rho = np.where(infinite, 0.0, np.abs(gamma)), np.where(infinite, 0.0, rho)  # z then carries nothing
     sd = np.maximum(np.sqrt((1.0 - rho) * (1.0 + rho)), _SD_MIN)
     sharp, origin, edges = _panels(g, rho, sd)
     offset = edges.reshape((8, -1)).T @ _FROM_EDGES  # z - origin, (N, M)
-    z = origin[:, None] + offset
-    bell = -0.5 * z * z
+    bell = origin[:, None] + offset  # z, then -z^2 / 2; in place, here and below, because memory is what takes time
+    bell *= bell
+    bell *= -0.5
     # Gives the long first panel its exact mass; kappa is constant on it once it is too long for its nodes.
     first = np.exp(bell[:, : _COUNTS[0]]) @ _WEIGHTS[: _COUNTS[0]]
     scale = (edges[:, 1] - edges[:, 0]) / (2.0 * _SQRT_2PI)
     scale[0] = ndtr(edges[0, 1] + origin) / first
-    log_p = bell + (np.maximum(np.log(scale), _LOG_0).T @ _FROM_PANELS + _LOG_WEIGHTS)
+    log_p = np.maximum(np.log(scale), _LOG_0).T @ _FROM_PANELS
+    log_p += _LOG_WEIGHTS
+    log_p += bell
     sign = np.where(gamma < 0.0, -1.0, 1.0)
     start = np.where(infinite, gamma, sign * np.where(sharp, 0.0, g) / sd)  # u at the origin
-    u = start[:, None] - (sign * rho / sd)[:, None] * offset
-    below, tail = u < 0.0, ndtr(-np.abs(u))
+    u = (-sign * rho / sd)[:, None] * offset
+    u += start[:, None]
+    below, tail = u < 0.0, np.minimum(u, -u)
+    ndtr(tail, out=tail)
     rest = 1.0 - tail
     return _Nodes(
         log_p=log_p,
@@ -550,10 +590,11 @@ def _panels(g: Array, rho: Array, sd: Array) -> tuple[npt.NDArray[np.bool_], Arr
         The transition is narrow and matters: the panels are split at it.
     origin : array, (N,)
         What `edges` are relative to: n0 where `sharp`, so that no digit of a narrow transition is lost; else 0.
-    edges : array, (3, 2, N)
-        Ends of the three panels. They adjoin, except that the first, which covers the prior, may end before
+    edges : array, (4, 2, N)
+        Ends of the four panels. They adjoin, except that the first, which covers the prior, may end before
         the second begins where the gate holds almost surely.
     """
+    # Not sharp, the inner panels are the shorter ones: the outer two hold little but tails.
     safe = np.maximum(rho, _TINY)
     n0, width = g / safe, _TRANSITION * sd / safe
     high = np.maximum(_REACH, rho * np.sqrt(g * g + 60.0) + _TRANSITION * sd)  # exp(-60 / 2) is left beyond
@@ -565,7 +606,8 @@ def _panels(g: Array, rho: Array, sd: Array) -> tuple[npt.NDArray[np.bool_], Arr
     top = high - origin
     near_n0 = -g * sd * sd / safe - _REACH * sd  # near - n0
     third = span / 3.0
-    e1 = np.where(sharp, np.where(gap, near_n0, -width), np.where(gap, near, 0.3 * span - _REACH))
+    left = np.where(gap, near_n0, np.where(g > _REACH, np.minimum(near_n0, -width), -width))
+    e1 = np.where(sharp, left, np.where(gap, near, 0.3 * span - _REACH))
     e2 = np.where(sharp, np.minimum(0.0, top), np.where(gap, near + third, 0.5 * span - _REACH))
     e3 = np.where(sharp, np.minimum(width, top), np.where(gap, near + 2.0 * third, 0.7 * span - _REACH))
     edges = [[-_REACH - origin, np.where(gap, _REACH - origin, e1)], [e1, e2], [e2, e3], [e3, top]]

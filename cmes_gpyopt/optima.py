@@ -16,7 +16,7 @@ Wang and Jegelka (2017), Max-value entropy search for efficient Bayesian optimiz
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,19 @@ def candidate_grid(space: Design_space, size: int, evaluated: Array, rng: np.ran
     return np.vstack([grid, spaces.distinct(new)])
 
 
+class Optima(NamedTuple):
+    """K draws of the constrained optimum, and what the same draws say of the pending points."""
+
+    y_star: Array
+    """(K,); +inf where a draw has no feasible point"""
+    x_star: Array | None = None
+    """(K, d), nan where a draw has no feasible point; pathwise only"""
+    objective: Array = np.empty((0, 0))  # noqa: RUF012 - never written to
+    """(K, p), latent values at the pending points"""
+    constraints: tuple[Array, ...] = ()
+    """J arrays (K, p)"""
+
+
 def joint_optima(
     objective: Regression,
     constraints: Sequence[Constraint],
@@ -59,7 +72,9 @@ def joint_optima(
     grid: Array,
     num_samples: int,
     rng: np.random.Generator,
-) -> Array:
+    space: Design_space | None = None,
+    pending: Array | None = None,
+) -> Optima:
     """Draw y* jointly over ``grid``.
 
     Parameters
@@ -69,16 +84,19 @@ def joint_optima(
     grid : array of shape (m, d)
     num_samples : int
         K.
-
-    Returns
-    -------
-    array of shape (K,); +inf where a draw has no feasible point
+    space : GPyOpt Design_space, optional
+        Not needed here; all samplers are called alike.
+    pending : array of shape (p, d), optional
+        Points whose drawn values are wanted too; all of them rows of ``grid``.
     """
+    where = np.empty(0, dtype=int) if pending is None else spaces.row_numbers(pending, grid)
     y = objective.sample(grid, rng.standard_normal((len(grid), num_samples)))  # (K, m)
+    feasible_y, values = y.copy(), []
     for constraint, threshold in zip(constraints, thresholds, strict=True):
         c = constraint.sample(grid, rng.standard_normal((len(grid), num_samples)))
-        y[c > threshold] = np.inf
-    return np.asarray(y.min(axis=1))
+        feasible_y[c > threshold] = np.inf
+        values.append(c[:, where])
+    return Optima(feasible_y.min(axis=1), None, y[:, where], tuple(values))
 
 
 def marginal_optima(
@@ -88,11 +106,13 @@ def marginal_optima(
     grid: Array,
     num_samples: int,
     rng: np.random.Generator,
-) -> Array:
+    space: Design_space | None = None,
+    pending: Array | None = None,
+) -> Optima:
     """Draw y* as if all values on ``grid`` were independent; parameters and result as for :func:`joint_optima`.
 
     The distribution function is the exact product P(y* > t) = prod_x (1 - P(x feasible) P(y(x) <= t)), inverted by
-    bisection.
+    bisection. Values at pending points are drawn jointly, and independently of y*.
     """
     m = objective.moments(grid)
     log_feasible = np.zeros(len(grid))
@@ -111,7 +131,12 @@ def marginal_optima(
         middle = 0.5 * (low + high)
         above = log_survival(middle) > log_u
         low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return np.where(nothing, np.inf, 0.5 * (low + high))
+    y_star = np.where(nothing, np.inf, 0.5 * (low + high))
+    if pending is None or not len(pending):
+        return Optima(y_star)
+    latents = (objective, *constraints)
+    values = [latent.sample(pending, rng.standard_normal((len(pending), num_samples))) for latent in latents]
+    return Optima(y_star, None, values[0], tuple(values[1:]))
 
 
 # The local search follows the border of the feasible region behind a logarithmic barrier that is lowered once; the
@@ -129,19 +154,16 @@ def pathwise_optima(
     num_samples: int,
     rng: np.random.Generator,
     space: Design_space,
-) -> tuple[Array, Array]:
+    pending: Array | None = None,
+) -> Optima:
     """Draw sample paths and minimise each under its constraints, from its best points on ``grid``.
 
     Parameters
     ----------
-    objective, constraints, thresholds, grid, num_samples, rng
+    objective, constraints, thresholds, grid, num_samples, rng, pending
         As for :func:`joint_optima`.
     space : GPyOpt Design_space
         Continuous variables are moved within its bounds and known constraints; others stay at their grid values.
-
-    Returns
-    -------
-    minimisers (K, d), nan where a path has no feasible point, and y* (K,)
     """
     y = objective.paths(num_samples, rng)
     limits = [(c.paths(num_samples, rng), delta) for c, delta in zip(constraints, thresholds, strict=True)]
@@ -156,7 +178,8 @@ def pathwise_optima(
     for k, point, value in zip(which, points, found, strict=True):
         if value < y_star[k]:
             x_star[k], y_star[k] = point, value
-    return x_star, y_star
+    known = grid[:0] if pending is None else pending
+    return Optima(y_star, x_star, y(known), tuple(c(known) for c, _ in limits))
 
 
 class _PathSearch:

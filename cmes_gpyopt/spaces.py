@@ -186,3 +186,9 @@ def is_row_of(X: Array, others: Array) -> npt.NDArray[np.bool_]:
         return np.zeros(len(X), dtype=bool)
     known = {row.tobytes() for row in np.ascontiguousarray(others + 0.0)}  # + 0.0 turns -0.0 into 0.0
     return np.array([row.tobytes() in known for row in np.ascontiguousarray(X + 0.0)], dtype=bool)
+
+
+def row_numbers(X: Array, others: Array) -> npt.NDArray[np.int_]:
+    """The number of the row of ``others`` that equals each row of X, (n,)."""
+    numbers = {row.tobytes(): i for i, row in enumerate(np.ascontiguousarray(others + 0.0))}
+    return np.array([numbers[row.tobytes()] for row in np.ascontiguousarray(X + 0.0)], dtype=int)

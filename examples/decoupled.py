@@ -81,7 +81,9 @@ def main():
     policies = {"together": {"joint": sum(COSTS.values())}, "decoupled": COSTS}
     marks = np.linspace(4, arguments.budget, 50)
     figure, ax = plt.subplots(figsize=(6.5, 4), layout="constrained")
-    print(f"{'policy':<12}{'mean regret at half the budget':<34}{'at the whole budget':<22}{'cost to regret < 0.05':<22}")
+    print(
+        f"{'policy':<12}{'mean regret at half the budget':<34}{'at the whole budget':<22}{'cost to regret < 0.05':<22}"
+    )
     for name, costs in policies.items():
         curves, reached = [], []
         for seed in range(arguments.seeds):

@@ -66,7 +66,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", default="cmes", help=f"one or more of {','.join(TITLES)}, separated by commas")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--initial", type=int, default=5, help="random points evaluated first, the same for all methods")
+    parser.add_argument(
+        "--initial", type=int, default=5, help="random points evaluated first, the same for all methods"
+    )
     parser.add_argument("--evaluations", type=int, default=50, help="evaluations in all")
     parser.add_argument("--preset", choices=["paper"], help="the paper's own settings of cMES")
     parser.add_argument("--output", default="toy_2d.png", help="file for the picture")

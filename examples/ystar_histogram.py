@@ -51,7 +51,7 @@ def main():
         samplers = (("joint draws", joint_optima), ("independent draws", marginal_optima))
         for ax, (title, sampler) in zip(axes, samplers, strict=True):
             rng = np.random.default_rng(arguments.seed + 1)
-            draws = sampler(model.objective, model.constraints, thresholds, grid, arguments.draws, rng)
+            draws = sampler(model.objective, model.constraints, thresholds, grid, arguments.draws, rng).y_star
             draws = offset + scale * draws[np.isfinite(draws)]
             means.append(draws.mean())
             ax.hist(draws, bins=50, density=True, histtype="stepfilled", alpha=0.45, label=f"{size} points")

@@ -209,6 +209,60 @@ def test_real_constraints_far_from_feasible_still_point_towards_feasibility(offs
     assert alone.model.probability_feasible(X[1:]).max() > 0.1
 
 
+PENDING = np.array([[0.5, 0.5], [-1.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"estimator": "kl"},
+        {"estimator": "mixture", "feedback": TWO},
+        {"feedback": "real", "estimator": "kl"},
+        {"feedback": TWO, "estimator": "kl", "sampler": "pathwise"},
+        {"estimator": "kl", "sampler": "marginal"},
+        {"confidence": 1e-3},
+    ],
+)
+def test_gradients_agree_while_points_are_in_flight(options, rng):
+    acquisition = fitted(**options)
+    acquisition.set_pending(PENDING)
+    error, control = gradient_errors(acquisition, 2, rng)
+    assert error < 1e-5
+    assert control > 1e-3
+
+
+def test_each_draw_is_scored_under_its_own_values_at_the_points_in_flight(rng):
+    """Against the same score computed draw by draw from posteriors that were conditioned one at a time."""
+    acquisition = fitted(feedback=TWO, estimator="kl")
+    acquisition.set_pending(PENDING)
+    acquisition.update()
+    X = rng.uniform(-2, 3, (12, 2))
+    total = np.zeros(12)
+    for k in range(10):
+        one = fitted(feedback=TWO, estimator="kl")
+        one.update()
+        one.y_star = acquisition.scored_optima[[k]]
+        latents = (acquisition.objective, *acquisition.constraints)
+        values = [latent.moments(PENDING).mean[k] for latent in latents]
+        one.objective = one.model.objective.conditioned(PENDING, values[0])
+        one.constraints = [c.conditioned(PENDING, v) for c, v in zip(one.model.constraints, values[1:], strict=True)]
+        total -= one.acquisition_function(X).ravel() / 10
+    np.testing.assert_allclose(-acquisition.acquisition_function(X).ravel(), total, rtol=1e-3, atol=1e-6)
+
+
+def test_a_point_in_flight_is_worth_little_more_and_is_not_suggested_again():
+    acquisition = fitted(estimator="kl")
+    first = acquisition.optimize()[0]
+    before = acquisition.score(first).item()
+    acquisition.set_pending(first)
+    assert acquisition.score(first).item() < 0.2 * before
+    second = acquisition.optimize()[0]
+    assert np.abs(second - first).max() > 0.05
+    acquisition.set_pending(None)
+    np.testing.assert_array_equal(acquisition.optimize()[0], first)
+
+
 def test_the_draw_belongs_to_the_data_and_the_seed_however_often_it_is_asked_for():
     a, b = fitted(), fitted()
     first = a.optimize()[0]

@@ -381,6 +381,26 @@ def test_the_variance_floor_does_not_change_results(rng, monkeypatch):
     np.testing.assert_allclose(model.objective.moments(X).std, before, rtol=1e-10)
 
 
+@pytest.mark.parametrize("which", ["objective", "constraint"])
+def test_conditioning_on_values_is_the_formula_for_gaussians(rng, which):
+    model = fitted(rng, 20)
+    latent = model.objective if which == "objective" else model.constraints[0]
+    pending, new = rng.uniform(-1, 1, (3, 2)), rng.uniform(-1, 1, (10, 2))
+    values = rng.standard_normal((4, 3))
+    mean, covariance = latent.joint(np.vstack([new, pending]))
+    gain = solve(covariance[10:, 10:], covariance[10:, :10], assume_a="pos").T
+    m = latent.conditioned(pending, values).moments(new)
+    np.testing.assert_allclose(m.mean, mean[:10] + (values - mean[10:]) @ gain.T, atol=1e-7)
+    expected = covariance[:10, :10] - gain @ covariance[10:, :10]
+    np.testing.assert_allclose(m.std**2, expected.diagonal(), rtol=1e-5, atol=1e-9)
+    single = latent.conditioned(pending, values[1])
+    np.testing.assert_allclose(single.moments(new).mean, m.mean[1], atol=1e-10)
+    np.testing.assert_allclose(single.joint(new)[1], expected, atol=1e-8)
+    believed = latent.conditioned(pending)
+    np.testing.assert_allclose(believed.moments(new).mean, latent.moments(new).mean, atol=1e-8)
+    np.testing.assert_allclose(latent.conditioned(pending, values).moments(pending).mean, values, atol=1e-4)
+
+
 # --- the boundary -----------------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ def gpy_draws(latent, X, rng):
 
 
 def test_draws_of_the_optimum_follow_the_law_of_direct_draws_from_gpy(model, grid):
-    found = joint_optima(model.objective, model.constraints, [0.0], grid, DRAWS, np.random.default_rng(2))
+    found = joint_optima(model.objective, model.constraints, [0.0], grid, DRAWS, np.random.default_rng(2)).y_star
     rng = np.random.default_rng(3)
     y, c = gpy_draws(model.objective, grid, rng), gpy_draws(model.constraints[0], grid, rng)
     expected = np.where(c <= 0.0, y, np.inf).min(axis=1)
@@ -61,7 +61,8 @@ def test_marginal_moments_of_the_draws_are_those_of_the_posterior(model, grid):
 
 def test_a_stricter_threshold_never_lowers_the_optimum(model, grid):
     strict, lax = (
-        joint_optima(model.objective, model.constraints, [t], grid, 50, np.random.default_rng(2)) for t in (-2.0, 2.0)
+        joint_optima(model.objective, model.constraints, [t], grid, 50, np.random.default_rng(2)).y_star
+        for t in (-2.0, 2.0)
     )
     assert (strict >= lax).all()
     assert (strict > lax).any()
@@ -71,7 +72,7 @@ def test_the_optimum_is_infinite_where_nothing_is_feasible():
     model = ConstrainedModel(SPACE)
     X = np.random.default_rng(0).uniform(-1, 1, (30, 2))
     model.set_data(X, np.full(30, np.nan), np.ones((30, 1)))
-    found = joint_optima(model.objective, model.constraints, [-30.0], X, 40, np.random.default_rng(2))
+    found = joint_optima(model.objective, model.constraints, [-30.0], X, 40, np.random.default_rng(2)).y_star
     assert np.isposinf(found).all()
 
 
@@ -81,8 +82,8 @@ def test_several_constraints_must_all_hold(model, grid):
     both = ConstrainedModel(SPACE, [BinaryConstraint("crash"), RealConstraint("size")])
     both.set_data(X, X[:, 0], np.column_stack([np.where(X[:, 0] > -0.5, -1.0, 1.0), X[:, 1]]))
     thresholds = [c.threshold(0.5) for c in both.constraints]
-    pair = joint_optima(both.objective, both.constraints, thresholds, grid, 64, np.random.default_rng(2))
-    one = joint_optima(both.objective, both.constraints[:1], thresholds[:1], grid, 64, np.random.default_rng(2))
+    pair = joint_optima(both.objective, both.constraints, thresholds, grid, 64, np.random.default_rng(2)).y_star
+    one = joint_optima(both.objective, both.constraints[:1], thresholds[:1], grid, 64, np.random.default_rng(2)).y_star
     assert (pair >= one).all()
     assert (pair > one).mean() > 0.5
 
@@ -103,7 +104,7 @@ def test_a_small_finite_space_is_its_own_grid():
 
 
 def test_marginal_draws_follow_the_minimum_of_independent_values(model, grid):
-    found = marginal_optima(model.objective, model.constraints, [0.0], grid, DRAWS, np.random.default_rng(2))
+    found = marginal_optima(model.objective, model.constraints, [0.0], grid, DRAWS, np.random.default_rng(2)).y_star
     rng = np.random.default_rng(3)
     m, c = model.objective.moments(grid), model.constraints[0].moments(grid)
     y = m.mean + m.std * rng.standard_normal((DRAWS, len(grid)))
@@ -117,7 +118,7 @@ def test_marginal_draws_are_infinite_as_often_as_independent_values_are_all_infe
     few = ConstrainedModel(SPACE)
     X = np.random.default_rng(0).uniform(-1, 1, (3, 2))
     few.set_data(X, np.full(3, np.nan), np.ones((3, 1)))
-    found = marginal_optima(few.objective, few.constraints, [0.0], X, DRAWS, np.random.default_rng(2))
+    found = marginal_optima(few.objective, few.constraints, [0.0], X, DRAWS, np.random.default_rng(2)).y_star
     c = few.constraints[0].moments(X)
     expected = np.prod(1 - ndtr(-c.mean / c.std))
     assert np.isposinf(found).mean() == pytest.approx(expected, abs=4 * DRAWS**-0.5)
@@ -129,7 +130,7 @@ def test_marginal_draws_run_away_as_the_grid_grows_and_joint_draws_settle(model)
         points = candidate_grid(SPACE, size, model.data.X, np.random.default_rng(1))
         for name, sampler in (("joint", joint_optima), ("marginal", marginal_optima)):
             means[name].append(
-                sampler(model.objective, model.constraints, [0.0], points, 300, np.random.default_rng(0)).mean()
+                sampler(model.objective, model.constraints, [0.0], points, 300, np.random.default_rng(0)).y_star.mean()
             )
     assert np.diff(means["marginal"]).max() < -0.15
     assert abs(np.diff(means["joint"])[-1]) < 0.5 * abs(np.diff(means["marginal"])[-1])
@@ -177,9 +178,9 @@ def test_paths_find_lower_optima_than_a_grid_in_many_dimensions_and_never_infeas
     space, model = cube_model(dimension)
     thresholds = [c.threshold(0.5) for c in model.constraints]
     grid = candidate_grid(space, 2000, model.data.X, np.random.default_rng(1))
-    joint = joint_optima(model.objective, model.constraints, thresholds, grid, 20, np.random.default_rng(2))
+    joint = joint_optima(model.objective, model.constraints, thresholds, grid, 20, np.random.default_rng(2)).y_star
     rng = np.random.default_rng(2)
-    x_star, y_star = pathwise_optima(model.objective, model.constraints, thresholds, grid, 20, rng, space)
+    y_star, x_star, *_ = pathwise_optima(model.objective, model.constraints, thresholds, grid, 20, rng, space)
     assert y_star.mean() < joint.mean() - 0.3
     assert (np.abs(x_star) <= 1).all()
     rng = np.random.default_rng(2)  # the same paths again
@@ -195,7 +196,7 @@ def test_paths_agree_with_a_dense_grid_in_one_dimension():
     space, model = cube_model(1)
     thresholds = [c.threshold(0.5) for c in model.constraints]
     grid = np.linspace(-1, 1, 40)[:, None]
-    _, y_star = pathwise_optima(
+    y_star, *_ = pathwise_optima(
         model.objective, model.constraints, thresholds, grid, 30, np.random.default_rng(2), space
     )
     rng = np.random.default_rng(2)
@@ -212,7 +213,7 @@ def test_paths_respect_mixed_spaces_and_known_constraints():
     grid = candidate_grid(space, 100, np.empty((0, 5)), np.random.default_rng(0))
     model = ConstrainedModel(space)
     model.set_data(grid[:10], -grid[:10, 0], -np.ones((10, 1)))
-    x_star, y_star = pathwise_optima(
+    y_star, x_star, *_ = pathwise_optima(
         model.objective, model.constraints, [0.0], grid, 10, np.random.default_rng(2), space
     )
     found = x_star[np.isfinite(y_star)]

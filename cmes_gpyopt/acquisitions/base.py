@@ -8,7 +8,7 @@ import numpy.typing as npt
 from .. import spaces
 from .._gpyopt import AcquisitionBase, Design_space
 from ..errors import CMESError
-from ..models import ConstrainedModel, constraints_from
+from ..models import ConstrainedModel, Constraint, Regression, constraints_from
 from ..search import AcquisitionSearch
 
 Array = npt.NDArray[np.float64]
@@ -63,6 +63,9 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             raise CMESError(f"seed must be a non-negative integer, got {seed!r}")
         super().__init__(model, space, optimizer or AcquisitionSearch(space), cost_withGradients)
         self.seed = int(seed)
+        self.pending: Array = np.empty((0, space.model_dimensionality))
+        self.objective: Regression = model.objective
+        self.constraints: list[Constraint] = model.constraints
         self._prepared_for: Any = None
 
     @classmethod
@@ -133,24 +136,36 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             duplicate_manager=duplicate_manager,
             rng=self.generator(SEARCH_STREAM),
             near=best if len(best) else data.X[-3:],
-            avoid=data.X,
+            avoid=np.vstack([data.X, self.pending]),
         )
 
     def update(self) -> None:
         """Make the random state match the model's data; does nothing where it already does."""
         if self.model.data is None:
             raise CMESError("the model has no data yet; call model.set_data or model.updateModel first")
-        if self._prepared_for is not self.model.data:
+        state = (self.model.data, self.pending)
+        if self._prepared_for is None or any(a is not b for a, b in zip(self._prepared_for, state, strict=True)):
+            self.objective, self.constraints = self.model.objective, self.model.constraints
+            if len(self.pending):
+                self.objective = self.objective.conditioned(self.pending)
+                self.constraints = [constraint.conditioned(self.pending) for constraint in self.constraints]
             self._prepare()
-            self._prepared_for = self.model.data
+            self._prepared_for = state
+
+    def set_pending(self, X: Array | None) -> None:
+        """Say which points are being evaluated: model-space points (p, d), or None.
+
+        A score takes them as known where it can: by default at their posterior mean.
+        """
+        dimension = self.space.model_dimensionality
+        self.pending = np.empty((0, dimension)) if X is None else np.array(X, dtype=float).reshape(-1, dimension)
 
     def _prepare(self) -> None:
-        """Draw what the score needs."""
+        """Draw what the score needs; ``objective`` and ``constraints`` already know the pending points."""
 
     def generator(self, stream: int) -> np.random.Generator:
         """A generator that belongs to the seed, the data and ``stream``, always in the same state."""
-        pending = 0
-        return np.random.default_rng([self.seed, len(self.model.data.X), pending, stream])
+        return np.random.default_rng([self.seed, len(self.model.data.X), len(self.pending), stream])
 
     def _scores(self, X: Array, grad: bool) -> Any:
         raise NotImplementedError

@@ -54,8 +54,8 @@ class ConstrainedEI(ConstrainedAcquisition):
         value: Array = np.zeros(len(X))
         gradient: Any = np.zeros(X.shape)
         if self.best is not None:
-            value, gradient = log_expected_improvement(self.model.objective.moments(X, grad=grad), self.best)
-        for constraint in self.model.constraints:
+            value, gradient = log_expected_improvement(self.objective.moments(X, grad=grad), self.best)
+        for constraint in self.constraints:
             if grad:
                 log_feasible, slope = constraint.log_feasible(X, grad=True)
                 value, gradient = value + log_feasible, gradient + slope
@@ -92,7 +92,6 @@ class AdaptivePercentile(ConstrainedAcquisition):
         if isinstance(percentile, bool) or not isinstance(percentile, int | float) or not 50 <= percentile <= 100:
             raise CMESError(f"percentile must lie between 50 and 100, got {percentile!r}")
         self.percentile = float(percentile)
-        self.surrogate = Regression("objective with percentile")
 
     def _prepare(self) -> None:
         data = self.model.data
@@ -100,9 +99,11 @@ class AdaptivePercentile(ConstrainedAcquisition):
         values = np.zeros(len(data.Y))
         if good.any():
             values = np.where(good, data.Y, np.percentile(data.Y[good], self.percentile))
-        self.surrogate.fit(data.X, values, *spaces.box(self.space))
+        surrogate = Regression("objective with percentile")
+        surrogate.fit(data.X, values, *spaces.box(self.space))
         incumbent = values[good].min() if good.any() else 0.0
-        self.best = float((incumbent - self.surrogate.offset) / self.surrogate.scale)
+        self.best = float((incumbent - surrogate.offset) / surrogate.scale)
+        self.surrogate = surrogate.conditioned(self.pending) if len(self.pending) else surrogate
 
     def _scores(self, X: Array, grad: bool) -> Any:
         result = log_expected_improvement(self.surrogate.moments(X, grad=grad), self.best)
@@ -145,7 +146,7 @@ class RandomSearch(ConstrainedAcquisition):
         rng = self.generator(SEARCH_STREAM)
         choices = spaces.all_points(self.space, 4096)
         if choices is not None:
-            fresh = choices[~spaces.is_row_of(choices, self.model.data.X)]
+            fresh = choices[~spaces.is_row_of(choices, np.vstack([self.model.data.X, self.pending]))]
             choices = fresh if len(fresh) else choices
             point = choices[[rng.integers(len(choices))]]
         else:

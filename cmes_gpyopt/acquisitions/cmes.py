@@ -127,16 +127,28 @@ class ConstrainedMES(ConstrainedAcquisition):
                 "is feasible; pass another estimator"
             )
         self.y_star: Array = np.empty(0)
+        self._best_in_flight: Array | float = np.inf
 
     def _prepare(self) -> None:
         model = self.model
-        grid = candidate_grid(self.space, self.grid_size, model.data.X, self.generator(GRID_STREAM))
+        grid = candidate_grid(
+            self.space, self.grid_size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM)
+        )
         rng = self.generator(OPTIMA_STREAM)
-        latents = (model.objective, model.constraints, self.thresholds, grid, self.num_samples, rng)
-        if self.sampler == "pathwise":
-            self.y_star = pathwise_optima(*latents, self.space)[1]
-        else:
-            self.y_star = (joint_optima if self.sampler == "joint" else marginal_optima)(*latents)
+        sampler = {"joint": joint_optima, "marginal": marginal_optima, "pathwise": pathwise_optima}[self.sampler]
+        draws = sampler(
+            model.objective, model.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
+        )
+        self.y_star, self._best_in_flight = draws.y_star, np.inf
+        if len(self.pending):
+            holds = [c <= t for c, t in zip(draws.constraints, self.thresholds, strict=True)]
+            values = np.where(np.all(holds, axis=0), draws.objective, np.inf) if holds else draws.objective
+            self._best_in_flight = values.min(axis=1)
+            # Each draw of y* is scored under what the same draw says of the points in flight.
+            self.objective = model.objective.conditioned(self.pending, draws.objective)
+            self.constraints = [
+                c.conditioned(self.pending, v) for c, v in zip(model.constraints, draws.constraints, strict=True)
+            ]
 
     @property
     def thresholds(self) -> list[float]:
@@ -145,8 +157,12 @@ class ConstrainedMES(ConstrainedAcquisition):
 
     @property
     def scored_optima(self) -> Array:
-        """The draws of y* that enter the score, (K,): capped, in standardised units."""
-        return np.asarray(np.minimum(self.y_star, self.model.standardised_fmin() - self.ystar_cap))
+        """The draws of y* that enter the score, (K,), in standardised units.
+
+        They are capped below the best feasible value, counting what the same draw says of the points in flight.
+        """
+        best = np.minimum(self.model.standardised_fmin(), self._best_in_flight)
+        return np.asarray(np.minimum(self.y_star, best - self.ystar_cap))
 
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Maximise the information; where none is in sight, the probability of feasibility."""
@@ -183,7 +199,8 @@ class ConstrainedMES(ConstrainedAcquisition):
         """Scores (n,) of evaluating ``target``, with their gradient (n, d) on request."""
         _one_of("target", target, ("joint", "objective", *(c.name for c in self.model.constraints)))
         observation = Observation(
-            self.model,
+            self.objective,
+            self.constraints,
             X,
             self.thresholds,
             target=target,
@@ -193,15 +210,18 @@ class ConstrainedMES(ConstrainedAcquisition):
             grad=grad,
         )
         y_star = self.scored_optima
-        finite = np.isfinite(y_star)
-        share = 1.0 / len(y_star)
+        bounded, unbounded = np.flatnonzero(np.isfinite(y_star)), np.flatnonzero(np.isinf(y_star))
+        weight = 1.0 / len(y_star)
         # What the mixture weighs is an evaluation of everything.
         estimator = "entropy" if self.estimator == "mixture" and target != "joint" else self.estimator
-        groups = [(y_star[finite], estimator, share)]
-        # All draws without a feasible point are alike: one row, counted as often as it occurred.
-        unbounded = "entropy" if self.preset == "paper" else "kl"
-        groups.append((np.array([np.inf]), unbounded, share * float((~finite).sum())))
-        return observation.total([group for group in groups if len(group[0]) and group[2] > 0])
+        groups = [(y_star[bounded], bounded, estimator, weight)]
+        estimator = "entropy" if self.preset == "paper" else "kl"
+        if len(self.pending):
+            groups.append((y_star[unbounded], unbounded, estimator, weight))
+        else:
+            # All draws without a feasible point are alike: one, counted as often as it occurred.
+            groups.append((y_star[unbounded[:1]], unbounded[:1], estimator, weight * len(unbounded)))
+        return observation.total([group for group in groups if len(group[0])])
 
 
 def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:

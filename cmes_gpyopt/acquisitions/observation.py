@@ -5,7 +5,7 @@ formula but the chain rule.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from ..entropy import (
     with_unobserved,
 )
 from ..feedback import logistic_outcomes, probit_outcomes
-from ..models import ConstrainedModel, Moments, RealConstraint
+from ..models import Constraint, Moments, RealConstraint, Regression
 from ..noisy import kl_noisy
 from ..normal import hazard, log_cdf
 
@@ -34,20 +34,40 @@ NOTHING_DISCRETE = Outcomes(np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), np.full((1
 """The table of one row: Q = F = 1."""
 
 
+Index = npt.NDArray[np.int_]
+
+
+def _rows(array: Array, which: Index) -> Array:
+    """The draws ``which`` (k,) of an array (..., K, n); all of an array (..., 1, n), which is the same for every draw."""
+    return array if array.shape[-2] == 1 else array[..., which, :]
+
+
+def _to_rows(array: Array, which: Index, count: int) -> Array:
+    """The reverse of :func:`_rows` for partial derivatives (..., k, n): (..., count, n), summed over draws if count is 1."""
+    if count == 1:
+        return np.asarray(array.sum(axis=-2, keepdims=True))
+    full = np.zeros((*array.shape[:-2], count, array.shape[-1]))
+    full[..., which, :] = array
+    return full
+
+
 @dataclass(frozen=True)
 class Gate:
-    """The event that a latent quantity stays below a limit, at n points and for k limits."""
+    """The event that a latent quantity stays below a limit, at n points and for k draws."""
 
     moments: Moments
     limit: Array
     """broadcastable to (k, n)"""
+    which: Index
+    """(k,), the draws: where the moments differ between draws, those of these draws are meant"""
     noise: float = 0.0
     """variance of the noise through which the quantity is observed"""
 
     @property
     def gamma(self) -> Array:
-        """(limit - mean) / std, (k, n)."""
-        return np.asarray(np.atleast_2d((self.limit - self.moments.mean) / self.moments.std))
+        """(limit - mean) / std, (k, n) or (1, n)."""
+        mean = _rows(np.atleast_2d(self.moments.mean), self.which)
+        return np.asarray((self.limit - mean) / self.moments.std)
 
     @property
     def rho(self) -> Array:
@@ -58,14 +78,13 @@ class Gate:
     def chain(self, by_gamma: Array, by_rho: Array | None = None) -> Array:
         """Gradient (n, d) of a score with partial derivatives (k, n) by gamma and by rho."""
         m = self.moments
-        assert m.d_mean is not None and m.d_std is not None
-        by_mean = -by_gamma.sum(axis=0) / m.std
         gamma = self.gamma
         # Where the limit is infinite the slope is zero.
         by_std = -(by_gamma * np.where(np.isfinite(gamma), gamma, 0.0)).sum(axis=0) / m.std
         if by_rho is not None:
             by_std = by_std + by_rho.sum(axis=0) * self.noise / (m.std**2 + self.noise) ** 1.5
-        return np.asarray(by_mean[:, None] * m.d_mean + by_std[:, None] * m.d_std)
+        count = len(np.atleast_2d(m.mean))
+        return m.pullback(_to_rows(-by_gamma / m.std, self.which, count), by_std)
 
 
 class Slopes(NamedTuple):
@@ -89,7 +108,9 @@ class Observation:
 
     Parameters
     ----------
-    model : ConstrainedModel
+    objective : Regression
+    constraints : sequence of J constraints
+        These and the objective may have been conditioned on K sets of values, one for each draw of y*.
     X : array of shape (n, d)
     thresholds : sequence of J floats
         Latent values up to which each constraint holds.
@@ -104,7 +125,8 @@ class Observation:
 
     def __init__(
         self,
-        model: ConstrainedModel,
+        objective: Regression,
+        constraints: Sequence[Constraint],
         X: Array,
         thresholds: Sequence[float],
         *,
@@ -115,64 +137,66 @@ class Observation:
         grad: bool,
     ) -> None:
         self.grad, self.noise = grad, noise
-        self.objective = model.objective.moments(X, grad=grad)
-        self.objective_noise = 0.0 if noise == "ignore" else model.objective.noise
+        self.objective = objective.moments(X, grad=grad)
+        self.objective_noise = 0.0 if noise == "ignore" else objective.noise
         self.objective_seen = target in ("joint", "objective")
         self.only_if_feasible = target == "joint" and objective_observed == "feasible"
         self.gates: list[Gate] = []
         self.hidden: list[Gate] = []
         self.tables: list[Table] = []
-        for constraint, threshold in zip(model.constraints, thresholds, strict=True):
+        everything = np.arange(0)
+        for constraint, threshold in zip(constraints, thresholds, strict=True):
             m = constraint.moments(X, grad=grad)
             if target not in ("joint", constraint.name):
-                self.hidden.append(Gate(m, np.array(threshold)))
+                self.hidden.append(Gate(m, np.array(threshold), everything))
             elif isinstance(constraint, RealConstraint):
-                self.gates.append(Gate(m, np.array(threshold), 0.0 if noise == "ignore" else constraint.noise))
+                seen_through = 0.0 if noise == "ignore" else constraint.noise
+                self.gates.append(Gate(m, np.array(threshold), everything, seen_through))
             else:
-                make = probit_outcomes if constraint.link == "probit" else partial(logistic_outcomes, method=table)
-                made = make(m.mean, m.std, threshold, grad=True) if grad else (make(m.mean, m.std, threshold),)
-                self.tables.append(Table(m, *made))
+                self.tables.append(_table(m, constraint.link, threshold, table, grad))
         self.outcomes = product_outcomes([t.outcomes for t in self.tables]) if self.tables else None
 
-    def total(self, groups: Sequence[tuple[Array, str, float]]) -> Any:
+    def total(self, groups: Sequence[tuple[Array, Index, str, float]]) -> Any:
         """Weighted sum of scores (n,), and its gradient (n, d) if it was asked for.
 
         Parameters
         ----------
-        groups : sequence of (y_star, estimator, weight)
-            Draws of y* (k,), how they are scored, and the weight of each.
+        groups : sequence of (y_star, which, estimator, weight)
+            Draws of y* (k,), their numbers among all K draws (k,), how they are scored, and the weight of each.
         """
-        value = np.zeros(len(self.objective.mean))
-        gradient = np.zeros_like(self.objective.d_mean) if self.grad else None
+        value = np.zeros(len(self.objective.std))
+        gradient: Any = np.zeros_like(self.objective.d_std) if self.grad else None
         by_outcome = None if self.outcomes is None else Outcomes(*map(np.zeros_like, self.outcomes))
-        for y_star, estimator, weight in groups:
-            score, slopes = self._score(Gate(self.objective, y_star[:, None], self.objective_noise), estimator)
+        for y_star, which, estimator, weight in groups:
+            y = Gate(self.objective, y_star[:, None], which, self.objective_noise)
+            score, slopes = self._score(y, which, estimator)
             with np.errstate(over="ignore"):  # a score may be the largest double
                 value = np.minimum(value + (weight * score).sum(axis=0), np.finfo(float).max)
-            if gradient is None or slopes is None:
+            if slopes is None:
                 continue
             for gate, by_gamma, by_rho in slopes.gates:
                 gradient += weight * gate.chain(by_gamma, by_rho)
             if by_outcome is not None and slopes.outcomes is not None:
-                parts = (weight * field.sum(axis=1, keepdims=True) for field in slopes.outcomes)
+                count = by_outcome.log_q.shape[1]
+                parts = (weight * _to_rows(field, which, count) for field in slopes.outcomes)
                 by_outcome = Outcomes(*map(np.add, by_outcome, parts))
-        if gradient is None:
+        if not self.grad:
             return value
         return value, gradient if by_outcome is None else gradient + self._through_tables(by_outcome)
 
-    def _score(self, y: Gate, estimator: str) -> tuple[Array, Slopes | None]:
+    def _score(self, y: Gate, which: Index, estimator: str) -> tuple[Array, Slopes | None]:
         """Scores (k, n) of draws of y*, and their partial derivatives if they were asked for."""
-        seen = [y, *self.gates] if self.objective_seen else self.gates
-        hidden = self.hidden if self.objective_seen else [y, *self.hidden]
-        rows = _fold(self.outcomes, hidden)
-        if self.noise == "exact" and estimator == "kl":
-            value, gates, by_rows = self._exact_noise(seen, rows[-1] if rows else None)
-        else:
-            value, gates, by_rows = self._closed_form(estimator, seen, rows[-1] if rows else None)
+        gates = [replace(gate, which=which) for gate in self.gates]
+        hidden = [replace(gate, which=which) for gate in self.hidden]
+        seen, hidden = ([y, *gates], hidden) if self.objective_seen else (gates, [y, *hidden])
+        outcomes = None if self.outcomes is None else Outcomes(*(_rows(field, which) for field in self.outcomes))
+        rows = _fold(outcomes, hidden)
+        kernel = self._exact_noise if self.noise == "exact" and estimator == "kl" else self._closed_form
+        value, slopes, by_rows = kernel(estimator, seen, rows[-1] if rows else None)
         if not self.grad:
             return value, None
         by_hidden, by_table = _unfold(rows, hidden, by_rows)
-        return value, Slopes(gates + by_hidden, by_table if self.outcomes is not None else None)
+        return value, Slopes(slopes + by_hidden, None if outcomes is None else by_table)
 
     def _closed_form(self, estimator: str, seen: list[Gate], rows: Outcomes | None) -> Any:
         gammas = [gate.gamma / gate.rho if self.noise == "point" else gate.gamma for gate in seen]
@@ -196,7 +220,7 @@ class Observation:
         gamma = np.where(np.isfinite(gate.gamma), gate.gamma, 0.0)
         return slope / gate.rho, -slope * gamma / gate.rho**2
 
-    def _exact_noise(self, seen: list[Gate], rows: Outcomes | None) -> Any:
+    def _exact_noise(self, estimator: str, seen: list[Gate], rows: Outcomes | None) -> Any:
         gammas, rhos = [gate.gamma for gate in seen], [gate.rho for gate in seen]
         options: dict[str, Any] = {}
         if self.only_if_feasible and rows is not None:
@@ -209,17 +233,27 @@ class Observation:
         return value, list(slopes), partials.outcomes
 
     def _through_tables(self, by_outcome: Outcomes) -> Array:
-        """Gradient (n, d) from partial derivatives (R, 1, n) with respect to the product table."""
+        """Gradient (n, d) from partial derivatives (R, K or 1, n) with respect to the product table."""
         gradient: Any = 0.0
         pieces = split_partials([t.outcomes for t in self.tables], by_outcome)
         for table, piece in zip(self.tables, pieces, strict=True):
-            m = table.moments
             by_mean, by_std = (
-                np.sum([(p * d).sum(axis=(0, 1)) for p, d in zip(piece, slopes or (), strict=True)], axis=0)
+                np.sum([(p * d).sum(axis=0) for p, d in zip(piece, slopes or (), strict=True)], axis=0)
                 for slopes in (table.d_mean, table.d_std)
             )
-            gradient = gradient + by_mean[:, None] * m.d_mean + by_std[:, None] * m.d_std
+            count = len(np.atleast_2d(table.moments.mean))
+            by_mean = by_mean if len(by_mean) == count else by_mean.sum(axis=0, keepdims=True)
+            gradient = gradient + table.moments.pullback(by_mean, by_std.sum(axis=0))
         return np.asarray(gradient)
+
+
+def _table(m: Moments, link: str, threshold: float, method: str, grad: bool) -> Table:
+    """The outcome table (2, 1, n) of a binary constraint, or (2, K, n) where its mean differs between draws."""
+    make = probit_outcomes if link == "probit" else partial(logistic_outcomes, method=method)
+    mean = np.atleast_2d(m.mean)
+    arguments = (mean.ravel(), np.broadcast_to(m.std, mean.shape).ravel(), threshold)
+    made = make(*arguments, grad=True) if grad else (make(*arguments),)
+    return Table(m, *(Outcomes(*(field.reshape(2, *mean.shape) for field in part)) for part in made))
 
 
 def _first_row(rows: Outcomes) -> npt.NDArray[np.bool_]:

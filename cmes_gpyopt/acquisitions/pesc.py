@@ -25,7 +25,7 @@ a Gaussian variable under (b) or (c), with the other variables integrated out, h
 
 Against rejection sampling from the exact conditional (tests/test_pesc.py) the median error of the conditioned variances
 is below 1 %. The approximation fails where (c) and an earlier condition bound nearly the same variable from both sides,
-which happens next to x*: the variance left is then too large, and the score too low.
+which happens around x*: the variance left is then, in most cases, too large, and the score too low.
 """
 
 import logging
@@ -385,6 +385,7 @@ class PESC(ConstrainedAcquisition):
     -----
     If no path has a feasible point there is no x* to learn about, and the score is 1 / (1 - log P(feasible)): it has
     the maximum of the probability of feasibility, which itself may be zero to machine precision everywhere.
+    Pending points count as evaluated, with their posterior means as values.
     A score can be slightly negative: a single x* may widen a prediction. Gradients are central differences.
     """
 
@@ -422,24 +423,25 @@ class PESC(ConstrainedAcquisition):
     def thresholds(self) -> list[float]:
         """Latent values delta_j up to which each constraint is satisfied."""
         # A measured constraint has no label to be confident about: the argument does not enter.
-        return [c.threshold(0.5) for c in self.model.constraints]
+        return [c.threshold(0.5) for c in self.constraints]
 
     def _prepare(self) -> None:
-        model = self.model
-        grid = candidate_grid(self.space, self.grid_size, model.data.X, self.generator(GRID_STREAM))
+        known = np.vstack([self.model.data.X, self.pending])
+        grid = candidate_grid(self.space, self.grid_size, known, self.generator(GRID_STREAM))
         rng = self.generator(OPTIMA_STREAM)
-        latents = (model.objective, model.constraints, self.thresholds)
-        x_star = pathwise_optima(*latents, grid, self.num_samples, rng, self.space)[0]
+        latents = (self.objective, self.constraints, self.thresholds)
+        x_star = pathwise_optima(*latents, grid, self.num_samples, rng, self.space).x_star
+        assert x_star is not None
         self.x_star = x_star[np.isfinite(x_star).all(axis=1)]
         self._conditioned = []
         if len(self.x_star):
             posteriors = [latent.posterior for latent in self._latents]
-            evaluated = self._to_unit(spaces.distinct(model.data.X))
+            evaluated = self._to_unit(spaces.distinct(known))
             self._conditioned = condition_on_optima(posteriors, self.thresholds, self._to_unit(self.x_star), evaluated)
 
     @property
     def _latents(self) -> list[Any]:
-        return [self.model.objective, *self.model.constraints]
+        return [self.objective, *self.constraints]
 
     def _to_unit(self, X: Array) -> Array:
         lower, width = spaces.box(self.space)
@@ -449,13 +451,13 @@ class PESC(ConstrainedAcquisition):
         """Latent variances of the objective and the constraints at X (n, d) for each draw x*, (1 + J, K, n)."""
         self.update()
         if not self._conditioned:
-            return np.empty((1 + len(self.model.constraints), 0, len(X)))
+            return np.empty((1 + len(self.constraints), 0, len(X)))
         objective, *constraints = self._conditioned
         return candidate_variances(objective, constraints, self.thresholds, self._to_unit(X))
 
     def _values(self, X: Array) -> Array:
         if not self._conditioned:
-            log_feasible = sum(c.log_feasible(X) for c in self.model.constraints)
+            log_feasible = np.sum([c.log_feasible(X) for c in self.constraints], axis=0)
             return np.asarray(1.0 / (1.0 - log_feasible))
         objective, *constraints = self._conditioned
         after = candidate_variances(objective, constraints, self.thresholds, self._to_unit(X))
@@ -467,7 +469,7 @@ class PESC(ConstrainedAcquisition):
 
     def _scores(self, X: Array, grad: bool) -> Any:
         if not grad:
-            return np.concatenate([self._values(X[i : i + BLOCK]) for i in range(0, len(X), BLOCK)])
+            return np.concatenate([self._values(X[i : i + BLOCK]) for i in range(0, max(len(X), 1), BLOCK)])
         n, d = X.shape
         steps = DIFFERENCE_STEP * np.diag(spaces.box(self.space)[1])
         copies = X + np.concatenate([np.zeros((1, d)), steps, -steps])[:, None, :]  # (1 + 2 d, n, d)

@@ -64,7 +64,7 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
         names = [c.name for c in chosen]
         if len(set(names)) < len(names):
             raise CMESError(f"constraints need different names, got {names}; pass name= to each")
-        self.constraints: list[Constraint] = [c.unfitted() for c in chosen]  # type: ignore[misc]
+        self.constraints: list[Constraint] = [c.unfitted() for c in chosen]
         self.objective = Regression()
         self.data: Data | None = None
         self._lower, self._width = spaces.box(space)

@@ -15,7 +15,7 @@ import copy
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,9 @@ def _log_normal(prior: tuple[float, float]) -> Any:
     return GPy.priors.LogGaussian(float(np.log(median)), sigma)
 
 
+Latent = TypeVar("Latent", bound="LatentGP")
+
+
 class LatentGP:
     """State and predictions shared by the objective and the constraints."""
 
@@ -110,10 +113,17 @@ class LatentGP:
 
     def moments(self, X: Array, *, grad: bool = False) -> Moments:
         """Latent mean and standard deviation at X, with gradients with respect to X on request."""
-        result = self.posterior.moments(self._to_unit(X), grad=grad)
-        if result.d_mean is None or result.d_std is None:
-            return result
-        return Moments(result.mean, result.std, result.d_mean / self._width, result.d_std / self._width)
+        m = self.posterior.moments(self._to_unit(X), grad=grad)
+        if m.d_std is None:
+            return m
+        pull = m.mean_pullback
+        return Moments(
+            m.mean,
+            m.std,
+            None if m.d_mean is None else m.d_mean / self._width,
+            m.d_std / self._width,
+            None if pull is None else lambda w: pull(w) / self._width,
+        )
 
     def joint(self, X: Array) -> tuple[Array, Array]:
         """Latent mean (m,) and covariance (m, m) at X."""
@@ -127,7 +137,21 @@ class LatentGP:
         """Draw ``count`` sample paths of the latent function, continuous functions of X."""
         return SamplePaths.draw(self.posterior, self._lower, self._width, count, rng)
 
-    def unfitted(self) -> "LatentGP":
+    def conditioned(self: Latent, X: Array, values: Array | None = None) -> Latent:
+        """This function given exact latent values at further points X (p, d), as an independent object.
+
+        Parameters
+        ----------
+        values : array of shape (p,) or (K, p), optional
+            By default the posterior means: what is expected there, without its uncertainty.
+        """
+        clone = copy.copy(self)
+        clone._posterior = self.posterior.condition(
+            self._to_unit(X), self.moments(X).mean if values is None else values
+        )
+        return clone
+
+    def unfitted(self: Latent) -> Latent:
         """A copy with the same settings and no data."""
         clone = copy.copy(self)
         clone._gp = clone._posterior = clone._data = None

@@ -6,6 +6,7 @@ cube and outputs in the model's own (standardised or latent) units.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,13 +31,23 @@ class Moments:
     """Latent mean and standard deviation at n points, and their gradients if they were asked for."""
 
     mean: Array
-    """(n,)"""
+    """(n,); (K, n) where the posterior was conditioned on K sets of values"""
     std: Array
     """(n,), positive"""
     d_mean: Array | None = None
-    """(n, d)"""
+    """(n, d); None for K sets, whose gradients are only ever needed summed up"""
     d_std: Array | None = None
     """(n, d)"""
+    mean_pullback: Callable[[Array], Array] | None = None
+    """For K sets: maps weights (K, n) to the gradient (n, d) of the weighted sum of the means over K"""
+
+    def pullback(self, by_mean: Array, by_std: Array) -> Array:
+        """Gradient (n, d) of a score with partial derivatives by mean, (k, n) to be summed over k, and by std (n,)."""
+        assert self.d_std is not None
+        if self.mean_pullback is not None:
+            return np.asarray(self.mean_pullback(by_mean) + by_std[:, None] * self.d_std)
+        assert self.d_mean is not None
+        return np.asarray(by_mean.sum(axis=0)[:, None] * self.d_mean + by_std[:, None] * self.d_std)
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class LatentPosterior:
     inputs: Array
     """(N, d), on the unit cube"""
     weights: Array
-    """(N,), w"""
+    """(N,), w; (K, N) where the posterior was conditioned on K sets of values"""
     half: Array
     """(N, N), H: a square root of the inverse of K plus the (site) noise"""
     targets: Array
@@ -102,15 +113,17 @@ class LatentPosterior:
         if not grad:
             k = self.kernel(U, self.inputs)
             variance = self.kernel.variance - ((k @ self.half.T) ** 2).sum(axis=1)
-            return Moments(k @ self.weights, np.sqrt(np.maximum(variance, self.variance_floor)))
+            return Moments(self.weights @ k.T, np.sqrt(np.maximum(variance, self.variance_floor)))
         k, slope = self.kernel.with_slope(U, self.inputs)
         projected = k @ self.half.T  # (n, N)
         variance = self.kernel.variance - (projected**2).sum(axis=1)
         std = np.sqrt(np.maximum(variance, self.variance_floor))
-        d_mean = self.contract(U, slope * self.weights)
         d_std = self.contract(U, slope * (projected @ self.half)) / -std[:, None]
         d_std[variance < self.variance_floor] = 0.0
-        return Moments(k @ self.weights, std, d_mean, d_std)
+        mean = self.weights @ k.T
+        if self.weights.ndim == 1:
+            return Moments(mean, std, self.contract(U, slope * self.weights), d_std)
+        return Moments(mean, std, None, d_std, lambda w: self.contract(U, slope * (w.T @ self.weights)))
 
     def contract(self, U: Array, coefficients: Array) -> Array:
         """Sum over the data of coefficients (n, N) times -(u_j - X_j) / lengthscale_j^2, (n, d)."""
@@ -123,13 +136,40 @@ class LatentPosterior:
         projected = k @ self.half.T
         covariance = self.kernel(U, U)
         covariance -= projected @ projected.T
-        return k @ self.weights, covariance
+        return self.weights @ k.T, covariance
 
     def sample(self, U: Array, normals: Array) -> Array:
         """Exact joint draws at U (m, d) from standard normals (m, K); returns (K, m)."""
         mean, covariance = self.joint(U)
         factor = jittered_cholesky(covariance, self.kernel.variance)
         return np.asarray(mean + (factor @ normals).T)
+
+    def condition(self, U: Array, values: Array) -> "LatentPosterior":
+        """The posterior given exact values at further points U (p, d).
+
+        Parameters
+        ----------
+        values : array of shape (p,) or (K, p)
+            With K sets of values the means differ between sets and everything else is shared.
+        """
+        cross = self.kernel(U, self.inputs) @ self.half.T  # (p, N)
+        covariance = self.kernel(U, U) - cross @ cross.T
+        factor = jittered_cholesky(covariance, self.kernel.variance)
+        inverse, _ = lapack.dtrtrs(factor, np.eye(len(U)), lower=1)
+        on_data = cross @ self.half  # (p, N)
+        half = np.block([[self.half, np.zeros((self.size, len(U)))], [-inverse @ on_data, inverse]])
+        surprise = values - self.weights @ self.kernel(U, self.inputs).T
+        on_new = surprise @ inverse.T @ inverse
+        weights = np.concatenate([self.weights - on_new @ on_data, on_new], axis=-1)
+        last = values if values.ndim == 1 else values[0]
+        return LatentPosterior(
+            self.kernel,
+            np.vstack([self.inputs, U]),
+            weights,
+            half,
+            np.concatenate([self.targets, last]),
+            np.concatenate([self.noise_std, np.zeros(len(U))]),
+        )
 
     @cached_property
     def size(self) -> int:
