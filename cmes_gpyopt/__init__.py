@@ -14,28 +14,43 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .acquisitions import AdaptivePercentile, ConstrainedEI, ConstrainedMES, MaxValueEntropySearch, RandomSearch
+    from .acquisitions import (
+        PESC,
+        AdaptivePercentile,
+        ConstrainedEI,
+        ConstrainedMES,
+        Decoupled,
+        MaxValueEntropySearch,
+        RandomSearch,
+    )
     from .driver import ConstrainedBayesianOptimization
     from .errors import CMESError, Infeasible
+    from .history import load_history
+    from .isolation import Limits
     from .models import BinaryConstraint, ConstrainedModel, RealConstraint
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "PESC": "acquisitions",
     "AdaptivePercentile": "acquisitions",
-    "ConstrainedEI": "acquisitions",
-    "MaxValueEntropySearch": "acquisitions",
-    "RandomSearch": "acquisitions",
     "BinaryConstraint": "models",
     "CMESError": "errors",
     "ConstrainedBayesianOptimization": "driver",
+    "ConstrainedEI": "acquisitions",
     "ConstrainedMES": "acquisitions",
     "ConstrainedModel": "models",
+    "Decoupled": "acquisitions",
     "Infeasible": "errors",
+    "Limits": "isolation",
+    "MaxValueEntropySearch": "acquisitions",
+    "RandomSearch": "acquisitions",
     "RealConstraint": "models",
+    "load_history": "history",
 }
 
 __all__ = [
+    "PESC",
     "AdaptivePercentile",
     "BinaryConstraint",
     "CMESError",
@@ -43,10 +58,13 @@ __all__ = [
     "ConstrainedEI",
     "ConstrainedMES",
     "ConstrainedModel",
+    "Decoupled",
     "Infeasible",
+    "Limits",
     "MaxValueEntropySearch",
     "RandomSearch",
     "RealConstraint",
+    "load_history",
 ]
 
 

@@ -13,7 +13,7 @@ class Infeasible(Exception):
     reason : str
         Recorded as the cause.
     constraint : str, optional
-        Name of the binary constraint that failed; needed where there are several.
+        Name of the binary constraint that failed; the first one by default.
     """
 
     def __init__(self, reason: str = "", constraint: str | None = None) -> None:

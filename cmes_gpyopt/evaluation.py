@@ -55,7 +55,10 @@ def interpret(returned: Any, constraints: Sequence[Constraint]) -> Evaluation:
 
 
 def failed(failure: Infeasible, constraints: Sequence[Constraint]) -> Evaluation:
-    """What is learned from an evaluation that raised :class:`Infeasible`."""
+    """What is learned from an evaluation that raised :class:`Infeasible`.
+
+    A failure that names no constraint counts for the first binary one; with real constraints alone it teaches nothing.
+    """
     c = np.full(len(constraints), np.nan)
     binary = [j for j, constraint in enumerate(constraints) if constraint.binary]
     if failure.constraint is not None:
@@ -66,12 +69,7 @@ def failed(failure: Infeasible, constraints: Sequence[Constraint]) -> Evaluation
                 f"{[names[j] for j in binary]}"
             )
         binary = [names.index(failure.constraint)]
-    if len(binary) > 1:
-        raise CMESError(
-            f"there are {len(binary)} binary constraints; say which failed: "
-            f"raise Infeasible(why, constraint={constraints[binary[0]].name!r})"
-        )
-    c[binary] = 1.0
+    c[binary[:1]] = 1.0
     return Evaluation(np.nan, c, str(failure) or "infeasible")
 
 

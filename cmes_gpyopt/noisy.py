@@ -16,16 +16,15 @@ Notes
 With noise, kappa depends on z smoothly: kappa = 1 - F_r prod_g Phi(u_g). The expectation over z is taken by
 Gauss-Legendre quadrature in four panels, split at n0 +- several w, so that it holds for any amount of noise;
 the panels also cover where z lies given that the gate fails (or, for gamma < 0, holds), around rho gamma. Two
-noisy gates take the product of their nodes. Gauss-Hermite nodes miss a narrow transition: 0.49 to 0.58 for
-16 to 128 nodes where the value is 0.547.
+noisy gates take the product of their nodes. Plain Gauss-Hermite nodes would miss a narrow transition.
 
 The divergence is a sum of non-negative terms p (y log y - y + 1). Its derivatives are taken under the integral,
 
     dV = sum p dkappa (log y - V) / Z + sum dp (y log y - y + 1 - y V).
 
 A point approximation of the noise, as in the paper (its A_2), can exceed the noise-free divergence, which no
-noisy channel can; this one never does, and it tends to it as rho tends to 1. It is the exact divergence of which
-Takeno et al. (2022) take the noise-free case.
+noisy channel can; this one does not, beyond the error of the quadrature, and tends to it as rho tends to 1. For
+noise-free gates alone that limit is the information lower bound of Takeno et al. (2022).
 
 Valid range: abs(gamma) <= 1e4 for a noisy gate, beyond which it counts as 1e4, or as infinite from 1e150 on.
 Measured for abs(gamma) <= 8 and 1 - rho^2 from 1e-10 to 1 - 1e-6: the error is below 1e-8 of the value + 1e-12.
@@ -69,7 +68,7 @@ from .normal import Array, log_cdf
 _MAX_NOISY = 2
 # A finite noisy gate is clipped here: gamma^2 / 2 then rounds at 1e-8, and so do the weights of the nodes.
 _NOISY_GAMMA_MAX = 1e4
-# Stands for sd = 0 at points without noise beside others with it; the value moves by less than this.
+# Stands for sd = 0 at points without noise beside others with it; the value moves by something of this order.
 _SD_MIN = 1e-12
 # The standard normal has mass 6e-16 beyond this.
 _REACH = 8.0
@@ -101,7 +100,7 @@ class NoisyPartials(NamedTuple):
     gammas: list[Array]
     """With respect to each gate, (K, n); 0 where the gate is infinite."""
     rhos: list[Array]
-    """With respect to each rho, (K, n); 0 where rho = 1 (the true slope is infinite there, that by v is not)."""
+    """With respect to each rho, (K, n); 0 where rho = 1 (the true slope is infinite there, that by s is not)."""
     outcomes: Outcomes | None
     """With respect to log_q, log_f, log_not_f, (R, K, n)."""
     always: list[Array]

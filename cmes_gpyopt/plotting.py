@@ -33,8 +33,8 @@ MAX_CAUSES = 4
 MAX_TICKS = 8
 MAX_TEXT = 40
 
-# Variables side by side in a picture of slices; more start a new block below.
-COLUMNS = 4
+# Most variables side by side in a picture of slices; with more there are several blocks.
+MAX_COLUMNS = 4
 
 # Scores beyond this stand for points outside the known constraints, or for no score at all; they are left out.
 NO_SCORE = 1e100
@@ -74,8 +74,7 @@ def plot_convergence(bo: ConstrainedBayesianOptimization, ax: Any = None) -> Any
     number = np.arange(1, len(bo.X) + 1)
     values = np.where(bo.feasible, bo.Y.ravel(), np.inf)
     seen = np.isfinite(values)
-    initial = min(bo.initial_design_numdata, len(number))
-    ax.axvspan(0.5, initial + 0.5, color="0.5", alpha=0.13, lw=0, label="initial design")
+    _shade_initial(ax, bo)
     if seen.any():
         ax.plot(number[seen], values[seen], "o", color=GOOD, alpha=0.6, ms=5, label="feasible")
         found = np.isfinite(bo.Y_best)
@@ -83,7 +82,7 @@ def plot_convergence(bo: ConstrainedBayesianOptimization, ax: Any = None) -> Any
     else:
         ax.set_yticks([])
         ax.text(0.5, 0.45, "no feasible evaluation yet", transform=ax.transAxes, ha="center", color="0.4")
-    _leave_strip(ax, values[seen])
+    _scale_below_strip(ax, values[seen], strip=not bo.feasible.all())
     _mark_causes(ax, number, causes_of_failure(bo))
     ax.set(xlim=(0.5, len(number) + 0.5), xlabel="evaluation", ylabel="objective")
     ax.xaxis.get_major_locator().set_params(integer=True)
@@ -118,9 +117,7 @@ def plot_acquisition(bo: ConstrainedBayesianOptimization, axes: Any = None) -> A
     if count > 2:
         raise CMESError(f"plot_acquisition draws one or two variables, the domain has {count}; use plot_slices instead")
     _bring_up_to_date(bo)
-    if axes is None:
-        axes = _stack((7.0, 7.0)) if count == 1 else figure((14.0, 4.4)).subplots(1, 3)
-    axes = _checked_axes(axes, (3,))
+    axes = acquisition_axes(count) if axes is None else _checked_axes(axes, (3,))
     if count == 1:
         _draw_one_variable(axes, bo)
     else:
@@ -158,7 +155,7 @@ def plot_slices(bo: ConstrainedBayesianOptimization, axes: Any = None, *, x: Any
         _draw_column(axes[:, column], variable, everything.part(slice(end - len(cut), end)))
         for ax in axes[:, column]:
             ax.axvline(variable.places_of(centre)[0], color=BEST, lw=1.0, ls=":", zorder=0)
-        if column % COLUMNS == 0:
+        if column % _columns(len(variables)) == 0:
             _label_rows(axes[:, column], bo)
     _share_scale(axes[0], everything.mean - BAND * everything.std, everything.mean + BAND * everything.std)
     _share_scale(axes[2], everything.score, everything.score)
@@ -180,6 +177,7 @@ def plot_search_2d(axes: Sequence[Any], bo: ConstrainedBayesianOptimization, pro
     """
     _bring_up_to_date(bo)
     first, second = _variables_of(bo.space, RESOLUTION)
+    upcoming = _suggestion(bo)
     grid, shape = _grid(first, second)
     predicted = _predict(bo, grid)
     inside = problem.feasible(grid).reshape(shape)
@@ -192,10 +190,23 @@ def plot_search_2d(axes: Sequence[Any], bo: ConstrainedBayesianOptimization, pro
         _draw_surface(ax, first, second, values.reshape(shape), colours, limits)
         ax.contour(first.places, second.places, inside, [0.5], colors="white", linewidths=1.0)
         ax.set(title=label, aspect="equal")
-    _mark_points(axes, bo, first, second)
+    _mark_points(axes, bo, first, second, upcoming)
     axes[0].set_ylabel(f"{title}\n{text(second.name)}")
     axes[0].plot(*problem.x_opt, "+", color="red", markersize=12, markeredgewidth=2, label="global optimum")
     axes[0].legend(loc="lower right", fontsize=7, framealpha=0.9)
+
+
+def finish(axes: Any, filename: str | None = None) -> Any:
+    """Save the figure of these axes and let pyplot forget it, or without a file name show it; returns the axes."""
+    import matplotlib.pyplot as plt
+
+    drawn = np.ravel(np.asarray(axes, dtype=object))[0].figure
+    if filename is not None:
+        drawn.savefig(filename)
+        plt.close(drawn)
+    elif plt.get_backend().lower() != "agg":  # which has nowhere to show it
+        plt.show()
+    return axes
 
 
 def causes_of_failure(bo: ConstrainedBayesianOptimization) -> list[str]:
@@ -220,7 +231,7 @@ def shown(value: Any) -> str:
 
 def text(words: str, limit: int = MAX_TEXT) -> str:
     """User's words as matplotlib draws them unchanged: one short line, no formulas, not hidden from legends."""
-    line = " ".join(words.split())
+    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
     line = line if len(line) <= limit else line[: limit - 1] + "…"
     line = line.replace("$", r"\$")
     return f" {line}" if line.startswith("_") else line
@@ -240,19 +251,28 @@ def figure(size: tuple[float, float], *, register: bool = True) -> Any:
 
 def slice_axes(count: int, *, register: bool = True) -> Any:
     """Axes of shape (3, count) on a new figure, in blocks of a few variables."""
-    blocks, width = -(-count // COLUMNS), min(count, COLUMNS)
-    parent = figure((max(3.2 * width, 4.5), 5.6 * blocks), register=register)
+    width = _columns(count)
+    blocks = -(-count // width)
+    parent = figure((width * min(4.0, 12.0 / width), 5.4 * blocks), register=register)
     grid = parent.add_gridspec(3 * blocks, width)
     axes = np.empty((3, count), dtype=object)
     for column in range(count):
-        block, place = divmod(column, COLUMNS)
+        block, place = divmod(column, width)
         for row in range(3):
             axes[row, column] = parent.add_subplot(grid[3 * block + row, place])
     return axes
 
 
-def _stack(size: tuple[float, float]) -> Any:
-    return figure(size).subplots(3, 1, height_ratios=(2, 1, 1))
+def _columns(count: int) -> int:
+    """How many of ``count`` variables stand side by side, in blocks as equal as can be."""
+    return -(-count // -(-count // MAX_COLUMNS))
+
+
+def acquisition_axes(count: int, *, register: bool = True) -> Any:
+    """Three axes on a new figure, for one variable or for two."""
+    if count == 1:
+        return figure((8.0, 7.0), register=register).subplots(3, 1, height_ratios=(2, 1, 1))
+    return figure((13.0, 4.5), register=register).subplots(1, 3)
 
 
 def _checked_axes(axes: Any, shape: tuple[int, ...]) -> npt.NDArray[np.object_]:
@@ -364,19 +384,16 @@ def _predict(bo: ConstrainedBayesianOptimization, X: Array) -> _Predicted:
 
 
 def _suggestion(bo: ConstrainedBayesianOptimization) -> Array:
-    """The next point in the model space, (1, d), or (0, d) where none is left.
-
-    The acquisition is asked, not ``bo.suggest_next_locations``, which notes down that it was.
-    """
+    """The next points in the model space, (batch_size, d), or (0, d) where none is left."""
     try:
-        x, _ = bo.acquisition.optimize()
+        return spaces.to_model(bo.space, bo.suggest_next_locations(context=bo.context))
     except CMESError:
         return np.empty((0, bo.space.model_dimensionality))
-    return spaces.round_points(bo.space, np.atleast_2d(x))
 
 
 def _draw_one_variable(axes: Any, bo: ConstrainedBayesianOptimization) -> None:
     (variable,) = _variables_of(bo.space, LINE_RESOLUTION)
+    upcoming = _suggestion(bo)
     predicted = _predict(bo, variable.values)
     _draw_column(axes, variable, predicted)
     _label_rows(axes, bo)
@@ -385,10 +402,10 @@ def _draw_one_variable(axes: Any, bo: ConstrainedBayesianOptimization) -> None:
     axes[0].plot(place[good & measured], y[good & measured], "o", color=BEST, ms=5, label="feasible")
     axes[0].plot(place[~good & measured], y[~good & measured], "X", color=BAD, ms=6, mec="white", label="infeasible")
     band = np.concatenate([predicted.mean - BAND * predicted.std, predicted.mean + BAND * predicted.std, y[measured]])
-    _leave_strip(axes[0], band)
-    if (~measured).any():
+    _scale_below_strip(axes[0], band, strip=not measured.all())
+    if not measured.all():
         _crosses(axes[0], place[~measured], BAD, "infeasible, not measured")
-    for point in variable.places_of(_suggestion(bo)):
+    for point in variable.places_of(upcoming):
         for ax in axes:
             ax.axvline(point, color=NEXT, lw=1.4, ls="--", label="next")
     handles, labels = axes[0].get_legend_handles_labels()
@@ -402,19 +419,24 @@ def _is_empty(handle: Any) -> bool:
 
 def _draw_two_variables(axes: Any, bo: ConstrainedBayesianOptimization) -> None:
     first, second = _variables_of(bo.space, SURFACE_RESOLUTION)
+    upcoming = _suggestion(bo)
     grid, shape = _grid(first, second)
     predicted = _predict(bo, grid)
     surfaces = (
-        ("posterior mean", predicted.mean, "viridis_r", None),
+        (f"{_state(bo)} mean", predicted.mean, "viridis_r", None),
         ("probability of feasibility", predicted.probability, "RdYlGn", (0.0, 1.0)),
         (_score_name(bo), predicted.score, "magma", None),
     )
     for ax, (label, values, colours, limits) in zip(axes, surfaces, strict=True):
         _draw_surface(ax, first, second, values.reshape(shape), colours, limits)
         ax.set_title(label)
-    _mark_points(axes, bo, first, second)
+    _mark_points(axes, bo, first, second, upcoming)
     axes[0].set_ylabel(text(second.name))
     _label_marks(axes[0], bo)
+
+
+def _state(bo: ConstrainedBayesianOptimization) -> str:
+    return "posterior" if np.isfinite(bo.Y).any() else "prior"
 
 
 def _score_name(bo: ConstrainedBayesianOptimization) -> str:
@@ -444,7 +466,7 @@ def _draw_column(axes: Sequence[Any], variable: _Variable, predicted: _Predicted
 
 
 def _label_rows(axes: Sequence[Any], bo: ConstrainedBayesianOptimization) -> None:
-    for ax, label in zip(axes, ("objective", "P(feasible)", _score_name(bo)), strict=True):
+    for ax, label in zip(axes, (f"{_state(bo)} mean", "P(feasible)", _score_name(bo)), strict=True):
         ax.set_ylabel(label)
 
 
@@ -459,7 +481,7 @@ def _dress(ax: Any, axis: Any, variable: _Variable) -> None:
     crowded = axis is ax.xaxis and sum(map(len, labels)) > 24
     turned = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
     axis.set_ticks(variable.places[::step], labels, **turned)
-    set_limits(variable.places[0] - 0.6, variable.places[-1] + 0.6)
+    set_limits(variable.places[0] - 0.5, variable.places[-1] + 0.5)
 
 
 def _share_scale(axes: Sequence[Any], low: Array, high: Array) -> None:
@@ -481,27 +503,31 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 def _draw_surface(
     ax: Any, first: _Variable, second: _Variable, surface: Array, colours: str, limits: tuple[float, float] | None
 ) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     finite = surface[np.isfinite(surface)]
     low, high = limits or _widened(*((finite.min(), finite.max()) if len(finite) else (0.0, 1.0)))
-    masked = np.ma.masked_invalid(surface)
+    masked = np.clip(np.ma.masked_invalid(surface), low, high)
     if first.labels or second.labels:
         picture = ax.pcolormesh(first.edges, second.edges, masked, cmap=colours, vmin=low, vmax=high)
     else:
         levels = np.linspace(low, high, 41)
-        picture = ax.contourf(first.places, second.places, masked, levels, cmap=colours, extend="both")
-    ax.figure.colorbar(picture, ax=ax, fraction=0.046, pad=0.03, format="%.2g")
+        picture = ax.contourf(first.places, second.places, masked, levels, cmap=colours)
+    ax.figure.colorbar(picture, ax=ax, fraction=0.046, pad=0.03).locator = MaxNLocator(6)
     _dress(ax, ax.xaxis, first)
     _dress(ax, ax.yaxis, second)
     ax.set_xlabel(text(first.name))
 
 
-def _mark_points(axes: Sequence[Any], bo: ConstrainedBayesianOptimization, first: _Variable, second: _Variable) -> None:
-    """The next point as a star, and the evaluations in their order: light where feasible, dark where not."""
-    X, upcoming = spaces.to_model(bo.space, bo.X), _suggestion(bo)
+def _mark_points(
+    axes: Sequence[Any], bo: ConstrainedBayesianOptimization, first: _Variable, second: _Variable, upcoming: Array
+) -> None:
+    """The next points as stars, and the evaluations in their order: light where feasible, dark where not."""
+    X = spaces.to_model(bo.space, bo.X)
     points = np.column_stack([first.scattered_places_of(X), second.scattered_places_of(X)])
     star = np.column_stack([first.places_of(upcoming), second.places_of(upcoming)])
     for ax in axes:
-        ax.plot(*star.T, "*", color="deepskyblue", markersize=13, markeredgecolor="black", label="next")
+        ax.plot(*star.T, "*", color="deepskyblue", ms=13, mec="black", zorder=5, clip_on=False, label="next")
         if len(points) <= MAX_NUMBERED:
             _number_evaluations(ax, points, bo.feasible)
         else:
@@ -509,10 +535,11 @@ def _mark_points(axes: Sequence[Any], bo: ConstrainedBayesianOptimization, first
 
 
 def _number_evaluations(ax: Any, points: Array, feasible: npt.NDArray[np.bool_]) -> None:
+    size = 7.0 if len(points) <= MAX_NUMBERED // 2 else 5.5
     for order, (point, good) in enumerate(zip(points, feasible, strict=True), start=1):
         colour, back = ("black", "white") if good else ("white", "black")
         box = {"boxstyle": "circle,pad=0.12", "fc": back, "ec": colour, "lw": 0.5, "alpha": 0.85}
-        ax.text(*point, str(order), fontsize=5.5, ha="center", va="center", color=colour, bbox=box)
+        ax.text(*point, str(order), fontsize=size, ha="center", va="center", color=colour, bbox=box)
 
 
 def _dot_evaluations(ax: Any, points: Array, feasible: npt.NDArray[np.bool_]) -> None:
@@ -528,19 +555,29 @@ def _label_marks(ax: Any, bo: ConstrainedBayesianOptimization) -> None:
     ax.legend(loc="upper left", bbox_to_anchor=(0.0, -0.14), ncols=3, fontsize=8, facecolor="0.85", framealpha=1.0)
 
 
-def _leave_strip(ax: Any, values: Array) -> None:
-    """Limits that keep ``values`` clear of a grey strip along the top of the axes."""
+def _scale_below_strip(ax: Any, values: Array, *, strip: bool) -> None:
+    """Limits that show ``values``, on request clear of a grey strip along the top of the axes."""
     if len(values):
         low, high = _widened(values.min(), values.max())
         margin = 0.06 * (high - low)
-        height = (high - low + 2 * margin) / (1.0 - STRIP)
+        height = (high - low + 2 * margin) / (1.0 - STRIP * strip)
         ax.set_ylim(low - margin, low - margin + height)
-    ax.axhspan(1.0 - STRIP, 1.0, transform=ax.transAxes, color="0.5", alpha=0.13, lw=0)
+    if strip:
+        ax.fill_between([0.0, 1.0], 1.0 - STRIP, 1.0, transform=ax.transAxes, color="0.5", alpha=0.13, lw=0)
 
 
 def _crosses(ax: Any, places: Array, colour: str, label: str) -> None:
     height = np.full(len(places), 1.0 - STRIP / 2)
-    ax.plot(places, height, "x", transform=ax.get_xaxis_transform(), color=colour, ms=6, mew=1.5, label=label)
+    size = 6.0 if len(places) <= MAX_NUMBERED else 3.0
+    style = {"color": colour, "ms": size, "mew": size / 4}
+    ax.plot(places, height, "x", transform=ax.get_xaxis_transform(), label=label, **style)
+
+
+def _shade_initial(ax: Any, bo: ConstrainedBayesianOptimization) -> None:
+    height = np.append(spaces.is_row_of(bo.X, bo._initial), False).astype(float)
+    style = {"color": "0.5", "alpha": 0.13, "lw": 0, "label": "initial design"}
+    edges = np.arange(len(height)) + 0.5
+    ax.fill_between(edges, 0.0, height, step="post", transform=ax.get_xaxis_transform(), **style)
 
 
 def _mark_causes(ax: Any, number: npt.NDArray[np.int_], causes: list[str]) -> None:

@@ -118,19 +118,27 @@ def _backtrack(
     return new_x, new_f, new_g, moved
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _bfgs(H: Array, s: Array, y: Array, fresh: npt.NDArray[np.bool_]) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """BFGS update of inverse Hessians (S, d, d) where the curvature along the step is positive."""
-    sy = (s * y).sum(axis=1)
-    yy = (y * y).sum(axis=1)
+    """BFGS update of inverse Hessians (S, d, d) where the curvature along the step is positive.
+
+    Scores change over hundreds of orders of magnitude along one step, so the update works with y divided by its size.
+    """
+    size = np.abs(y).max(axis=1)
+    size = np.where(size > 0, size, 1.0)[:, None]
+    y, H = y / size, H * size[:, :, None]
+    sy, yy = (s * y).sum(axis=1), (y * y).sum(axis=1)
     curved = sy > 1e-10 * np.sqrt((s * s).sum(axis=1) * yy)
     sy, yy = np.where(curved, sy, 1.0), np.where(curved, yy, 1.0)
-    H = np.where(fresh[:, None, None], (sy / yy)[:, None, None] * np.eye(H.shape[1]), H)
+    identity = np.eye(H.shape[1])
+    H = np.where(fresh[:, None, None], (sy / yy)[:, None, None] * identity, H)
     Hy = np.einsum("sij,sj->si", H, y)
-    yHy = (y * Hy).sum(axis=1)
     outer = np.einsum("si,sj->sij", s, Hy)
-    update = ((1.0 + yHy / sy) / sy)[:, None, None] * np.einsum("si,sj->sij", s, s)
+    update = ((1.0 + (y * Hy).sum(axis=1) / sy) / sy)[:, None, None] * np.einsum("si,sj->sij", s, s)
     update -= (outer + outer.transpose(0, 2, 1)) / sy[:, None, None]
-    return np.where(curved[:, None, None], H + update, H), fresh & ~curved
+    H = np.where(curved[:, None, None], H + update, H) / size[:, :, None]
+    usable = np.isfinite(H).all(axis=(1, 2))
+    return np.where(usable[:, None, None], H, identity), ~usable | (fresh & ~curved)
 
 
 class AcquisitionSearch:

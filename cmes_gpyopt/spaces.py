@@ -50,6 +50,11 @@ def continuous_columns(space: Design_space) -> npt.NDArray[np.bool_]:
     return found
 
 
+def objective_dimension(space: Design_space) -> int:
+    """Number of columns of an objective-space point."""
+    return sum(1 if v.type != "bandit" else v.dimensionality_in_model for v in space.space_expanded)
+
+
 def to_objective(space: Design_space, X: Array) -> Array:
     """Objective-space form of rounded model-space points."""
     columns = []

@@ -79,7 +79,7 @@ def main():
 
     optimum = true_optimum()
     policies = {"together": {"joint": sum(COSTS.values())}, "decoupled": COSTS}
-    marks = np.linspace(4, arguments.budget, 50)
+    marks = np.linspace(5, arguments.budget, 50)
     figure, ax = plt.subplots(figsize=(6.5, 4), layout="constrained")
     print(
         f"{'policy':<12}{'mean regret at half the budget':<34}{'at the whole budget':<22}{'cost to regret < 0.05':<22}"

@@ -16,6 +16,8 @@ Array = npt.NDArray[np.float64]
 # The score of points outside the known constraints: worse than any real one, and small enough that the arithmetic
 # of line searches and plots does not overflow.
 OUTSIDE = -np.sqrt(np.finfo(float).max)
+# The same for points that are too likely to fail, between the real scores and the points outside.
+UNSAFE = -1e100
 
 # Random streams derived from (seed, number of observations, number of pending points, stream).
 GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM, DECOUPLED_STREAM = range(4)
@@ -63,7 +65,9 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             raise CMESError(f"seed must be a non-negative integer, got {seed!r}")
         super().__init__(model, space, optimizer or AcquisitionSearch(space), cost_withGradients)
         self.seed = int(seed)
-        self.pending: Array = np.empty((0, space.model_dimensionality))
+        self._nothing_pending = np.empty((0, space.model_dimensionality))
+        self.pending: Array = self._nothing_pending
+        self.least_probability = 0.0
         self.objective: Regression = model.objective
         self.constraints: list[Constraint] = model.constraints
         self._prepared_for: Any = None
@@ -103,7 +107,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         value, by_score, by_cost = self._per_cost(score, cost)
         gradient = by_score * gradient + by_cost * d_cost
         value = self._outside(x, value)
-        return -value, np.where(value == OUTSIDE, 0.0, -gradient)
+        return -value, np.where(value <= UNSAFE, 0.0, -gradient)
 
     def _per_cost(self, score: Array, cost: Array) -> tuple[Array, Array, Array]:
         """Score per unit cost and its partial derivatives by score and by cost."""
@@ -116,9 +120,16 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         return value, factor, np.where(positive, -value / cost, score)
 
     def _outside(self, x: Array, value: Array) -> Array:
-        if not self.space.has_constraints():
-            return value
-        return np.where(spaces.inside(self.space, x)[:, None], value, OUTSIDE)
+        """Values (n, 1), with points that are not allowed worse than any other.
+
+        Points less likely to be feasible than ``least_probability`` are ranked by that probability.
+        """
+        if self.least_probability > 0:
+            probability = self.model.probability_feasible(x)[:, None]
+            value = np.where(probability < self.least_probability, UNSAFE * (2.0 - probability), value)
+        if self.space.has_constraints():
+            value = np.where(spaces.inside(self.space, x)[:, None], value, OUTSIDE)
+        return value
 
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Draw what the score needs for the current data, and maximise it."""
@@ -157,8 +168,8 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
 
         A score takes them as known where it can: by default at their posterior mean.
         """
-        dimension = self.space.model_dimensionality
-        self.pending = np.empty((0, dimension)) if X is None else np.array(X, dtype=float).reshape(-1, dimension)
+        shape = (-1, self.space.model_dimensionality)
+        self.pending = self._nothing_pending if X is None else np.array(X, dtype=float).reshape(shape)
 
     def _prepare(self) -> None:
         """Draw what the score needs; ``objective`` and ``constraints`` already know the pending points."""

@@ -87,6 +87,7 @@ class LatentGP:
         self._gp: Any = None
         self._posterior: LatentPosterior | None = None
         self._data: tuple[Array, Array] | None = None
+        self._last_good: Array | None = None
 
     def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
         """Take over data: values (N,) at X (N, d), N may be zero. Hyperparameters are learned at the first use."""
@@ -154,7 +155,7 @@ class LatentGP:
     def unfitted(self: Latent) -> Latent:
         """A copy with the same settings and no data."""
         clone = copy.copy(self)
-        clone._gp = clone._posterior = clone._data = None
+        clone._gp = clone._posterior = clone._data = clone._last_good = None
         return clone
 
     def _to_unit(self, X: Array) -> Array:
@@ -175,11 +176,16 @@ class LatentGP:
                 continue
             if value < best_value:
                 best, best_value = self._gp.param_array.copy(), value
-        if best is None:
-            logger.warning("hyperparameters of %s stay at their start: no search succeeded", self.name)
-            start()
+        if best is not None:
+            self._last_good = best
+        elif self._last_good is not None:
+            logger.warning("no search succeeded for %s: falling back to the last good hyperparameters", self.name)
+            best = self._last_good
         else:
-            self._gp[:] = best
+            logger.warning("no search succeeded for %s: hyperparameters stay at their start", self.name)
+            start()
+            return
+        self._gp[:] = best
 
     def _kernel(self) -> Matern52:
         return Matern52(float(self._gp.kern.variance[0]), np.array(self._gp.kern.lengthscale))
