@@ -254,8 +254,8 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
     def suggest_next_locations(
         self,
         context: dict[str, Any] | None = None,
-        pending_X: Array | None = None,  # noqa: N803
-        ignored_X: Array | None = None,  # noqa: N803
+        pending_X: Array | None = None,
+        ignored_X: Array | None = None,
     ) -> Array:
         """The next points to evaluate, (batch_size, d).
 
@@ -405,27 +405,25 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         """Best feasible value after each evaluation, with infeasible evaluations marked."""
         from . import plotting
 
-        return _show(plotting.plot_convergence(self), filename)
+        return plotting.finish(plotting.plot_convergence(self), filename)
 
-    def plot_acquisition(
-        self, filename: str | None = None, label_x: str | None = None, label_y: str | None = None
-    ) -> Any:
+    def plot_acquisition(self, filename: str | None = None) -> Any:
         """Posterior, probability of feasibility and acquisition in one or two dimensions."""
         from . import plotting
 
-        return _show(plotting.plot_acquisition(self), filename)
+        return plotting.finish(plotting.plot_acquisition(self), filename)
 
     def plot_slices(self, filename: str | None = None) -> Any:
         """Posterior, probability of feasibility and acquisition along each variable through the recommendation."""
         from . import plotting
 
-        return _show(plotting.plot_slices(self), filename)
+        return plotting.finish(plotting.plot_slices(self), filename)
 
-    def report(self, path: Any) -> None:
-        """Write one self-contained HTML page with pictures, the best configuration and the history."""
+    def report(self, path: Any, *, title: str | None = None) -> Any:
+        """Write one self-contained HTML page with pictures, the best configuration and the history; returns its path."""
         from .report import write_report
 
-        write_report(self, path)
+        return write_report(self, path, title=title)
 
 
 class _Run:
@@ -593,17 +591,6 @@ def _outcome(bo: ConstrainedBayesianOptimization, future: "Future[Any]") -> Eval
         if bo.isolate is False:
             raise
         return failed(Infeasible(str(error)), constraints)
-
-
-def _show(axes: Any, filename: str | None) -> Any:
-    """Save the figure or show it, as GPyOpt's plots do."""
-    if filename is None:
-        import matplotlib.pyplot as plt
-
-        plt.show()
-    else:
-        np.ravel(np.asarray(axes, dtype=object))[0].figure.savefig(filename)
-    return axes
 
 
 def _check_arguments(

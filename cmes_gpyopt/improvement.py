@@ -21,8 +21,8 @@ Array = npt.NDArray[np.float64]
 def log_improvement(u: npt.ArrayLike) -> tuple[Array, Array]:
     """Logarithm of h(u) = N(u) + u Phi(u) and its derivative, for abs(u) <= 1e100.
 
-    The relative error of h and of the derivative is below 1e-12. Below -1 the value comes from h(u) = N(u) (1 - x / hazard(x)), x = -u,
-    in which ``tail_product`` supplies the difference.
+    The relative error of h and of the derivative is below 1e-11. Below -1 the value comes from
+    h(u) = N(u) (1 - x / hazard(x)), x = -u, in which ``tail_product`` supplies the difference.
     """
     u = np.asarray(u, dtype=float)
     low = u < -1.0

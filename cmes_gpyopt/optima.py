@@ -59,7 +59,7 @@ class Optima(NamedTuple):
     """(K,); +inf where a draw has no feasible point"""
     x_star: Array | None = None
     """(K, d), nan where a draw has no feasible point; pathwise only"""
-    objective: Array = np.empty((0, 0))  # noqa: RUF012 - never written to
+    objective: Array = np.empty((0, 0))
     """(K, p), latent values at the pending points"""
     constraints: tuple[Array, ...] = ()
     """J arrays (K, p)"""

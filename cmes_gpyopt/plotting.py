@@ -36,7 +36,7 @@ MAX_TEXT = 40
 # Most variables side by side in a picture of slices; with more there are several blocks.
 MAX_COLUMNS = 4
 
-# Scores beyond this stand for points outside the known constraints, or for no score at all; they are left out.
+# Scores beyond this stand for points that may not be suggested: outside the known constraints, or too likely to fail.
 NO_SCORE = 1e100
 
 # Of a score that is a logarithm only this much below its largest value is drawn: a factor of 7e10.
@@ -47,6 +47,9 @@ CAUSE_COLOURS = (BAD, "#8C4FB0", "#009E73", "#B58900", "#777777")
 
 # Height of the strip for evaluations without a value, as a share of the axes.
 STRIP = 0.1
+
+# Words in place of what cannot be drawn.
+MIDDLE: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.4"}
 
 # A legend to the right of the axes.
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.02), "fontsize": 8, "frameon": False}
@@ -81,7 +84,7 @@ def plot_convergence(bo: ConstrainedBayesianOptimization, ax: Any = None) -> Any
         ax.step(number[found], bo.Y_best[found], where="post", color=BEST, lw=1.6, label="best so far")
     else:
         ax.set_yticks([])
-        ax.text(0.5, 0.45, "no feasible evaluation yet", transform=ax.transAxes, ha="center", color="0.4")
+        ax.text(0.5, 0.5, "no feasible evaluation yet", **MIDDLE, transform=ax.transAxes)
     _scale_below_strip(ax, values[seen], strip=not bo.feasible.all())
     _mark_causes(ax, number, causes_of_failure(bo))
     ax.set(xlim=(0.5, len(number) + 0.5), xlabel="evaluation", ylabel="objective")
@@ -456,6 +459,9 @@ def _draw_column(axes: Sequence[Any], variable: _Variable, predicted: _Predicted
         axes[1].fill_between(variable.places, 0.0, predicted.probability, color="#009E73", alpha=0.18, lw=0)
         axes[1].plot(variable.places, predicted.probability, color="#009E73", lw=1.6)
         axes[2].plot(variable.places, predicted.score, color="#8C4FB0", lw=1.6)
+    if not np.isfinite(predicted.score).any():
+        axes[2].set_yticks([])
+        _say_nothing_allowed(axes[2])
     axes[1].set_ylim(0.0, 1.05)
     for ax in axes:
         _dress(ax, ax.xaxis, variable)
@@ -495,9 +501,11 @@ def _share_scale(axes: Sequence[Any], low: Array, high: Array) -> None:
 
 def _widened(low: float, high: float) -> tuple[float, float]:
     """Limits that differ by enough to draw a scale."""
-    if high - low > max(1e-9 * max(abs(low), abs(high)), 1 / NO_SCORE):
+    size = max(abs(low), abs(high))
+    if high - low > max(1e-9 * size, 1 / NO_SCORE):
         return low, high
-    return low, low + max(1.0, abs(low) * 1e-6)
+    margin = 0.05 * size if size > 1 / NO_SCORE else 0.5
+    return low - margin, high + margin
 
 
 def _draw_surface(
@@ -505,18 +513,24 @@ def _draw_surface(
 ) -> None:
     from matplotlib.ticker import MaxNLocator
 
+    _dress(ax, ax.xaxis, first)
+    _dress(ax, ax.yaxis, second)
+    ax.set_xlabel(text(first.name))
     finite = surface[np.isfinite(surface)]
-    low, high = limits or _widened(*((finite.min(), finite.max()) if len(finite) else (0.0, 1.0)))
+    if len(finite) == 0:
+        _say_nothing_allowed(ax)
+        return
+    low, high = limits or _widened(finite.min(), finite.max())
     masked = np.clip(np.ma.masked_invalid(surface), low, high)
     if first.labels or second.labels:
         picture = ax.pcolormesh(first.edges, second.edges, masked, cmap=colours, vmin=low, vmax=high)
     else:
-        levels = np.linspace(low, high, 41)
-        picture = ax.contourf(first.places, second.places, masked, levels, cmap=colours)
+        picture = ax.contourf(first.places, second.places, masked, np.linspace(low, high, 41), cmap=colours)
     ax.figure.colorbar(picture, ax=ax, fraction=0.046, pad=0.03).locator = MaxNLocator(6)
-    _dress(ax, ax.xaxis, first)
-    _dress(ax, ax.yaxis, second)
-    ax.set_xlabel(text(first.name))
+
+
+def _say_nothing_allowed(ax: Any) -> None:
+    ax.text(0.5, 0.5, "no point is allowed,\nor likely enough\nto be feasible", **MIDDLE, transform=ax.transAxes)
 
 
 def _mark_points(

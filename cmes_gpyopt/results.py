@@ -63,7 +63,8 @@ class Recommendation:
 
     def __str__(self) -> str:
         low, high = self.interval
-        text = f"{_settings(self.variables)}: {self.mean:.6g} [{low:.6g}, {high:.6g}], feasible with probability {self.probability:.3g}"
+        text = f"{_settings(self.variables)}: {self.mean:.6g} [{low:.6g}, {high:.6g}]"
+        text = f"{text}, feasible with probability {self.probability:.3g}"
         return text if self.confident else f"{text} (no point is as safe as was asked for; this is the safest)"
 
 

@@ -137,7 +137,7 @@ def _bfgs(H: Array, s: Array, y: Array, fresh: npt.NDArray[np.bool_]) -> tuple[A
     update = ((1.0 + (y * Hy).sum(axis=1) / sy) / sy)[:, None, None] * np.einsum("si,sj->sij", s, s)
     update -= (outer + outer.transpose(0, 2, 1)) / sy[:, None, None]
     H = np.where(curved[:, None, None], H + update, H) / size[:, :, None]
-    usable = np.isfinite(H).all(axis=(1, 2))
+    usable = np.asarray(np.isfinite(H).all(axis=(1, 2)))
     return np.where(usable[:, None, None], H, identity), ~usable | (fresh & ~curved)
 
 

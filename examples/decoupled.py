@@ -1,7 +1,7 @@
 """A constraint that costs a tenth of the objective: evaluate each where it tells most for its cost.
 
-The problem is Gardner's first: minimise cos(2 x1) cos(x2) + sin(x1) on [0, 6]^2 where cos(x1) cos(x2) - sin(x1) sin(x2) <= 0.5. Run it
-with
+The problem is the first of Gardner et al. (2014): minimise cos(2 x1) cos(x2) + sin(x1) on [0, 6]^2 where
+cos(x1 + x2) <= 0.5. Run it with
 
     python examples/decoupled.py
 

@@ -147,7 +147,7 @@ def test_infeasible_evaluations_count_as_a_percentile_of_the_feasible_values(per
     model, surrogate = acquisition.model, acquisition.surrogate
     good = model.data.feasible
     expected = np.where(good, model.data.Y, np.percentile(model.data.Y[good], percentile))
-    U, targets = surrogate._data
+    _, targets = surrogate._data
     np.testing.assert_allclose(surrogate.offset + surrogate.scale * targets, expected)
     assert acquisition.best * surrogate.scale + surrogate.offset == pytest.approx(model.data.Y[good].min())
 

@@ -396,19 +396,19 @@ def factorise(n):
 
 
 def test_linear_algebra_works_in_the_child_after_heavy_use_in_the_parent():
-    expected = factorise(800)
+    expected = factorise(600)
     for limits in (LIMITS, SMALL):
-        assert run_isolated(factorise, 800, limits) == pytest.approx(expected)
+        assert run_isolated(factorise, 600, limits) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("threads", ["1", "2", "4"])
+@pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize("used", [False, True])
 def test_linear_algebra_works_with_any_number_of_threads_and_with_little_memory(threads, used):
     code = (
         "from cmes_gpyopt.isolation import Isolated, Limits\n"
         "from tests.test_isolation import factorise\n"
-        f"if {used}: factorise(500)\n"
-        "for memory in ('20MB', '60MB', '300MB'): print(Isolated(factorise, Limits(10, memory))(300))\n"
+        f"if {used}: factorise(100)\n"
+        "for memory in ('5MB', '40MB'): print(Isolated(factorise, Limits(10, memory))(100))\n"
     )
     root = os.path.dirname(os.path.dirname(__file__))
     environment = os.environ | {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
@@ -416,7 +416,7 @@ def test_linear_algebra_works_with_any_number_of_threads_and_with_little_memory(
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=45)
     assert done.returncode == 0, done.stderr
     assert len(set(done.stdout.split())) == 1
-    assert len(done.stdout.split()) == 3
+    assert len(done.stdout.split()) == 2
 
 
 # Called from elsewhere

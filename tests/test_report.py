@@ -272,6 +272,27 @@ def test_points_outside_the_known_constraints_have_no_acquisition():
     assert colours(pixels(plot_acquisition(bo))) > 100
 
 
+def test_a_search_that_dares_nothing_says_so(toy, monkeypatch):
+    # As a search with max_infeasible_fraction does where no point is likely enough to be feasible.
+    monkeypatch.setattr(type(toy), "_demanded_probability", lambda *_: 1.0)
+    monkeypatch.setattr(toy.acquisition, "least_probability", 1.0)
+    axes = plot_acquisition(toy)
+    assert "no point is allowed" in texts(axes[2])[0]
+    assert len(axes[0].figure.axes) == 3 + 2  # no scale for the acquisition
+    slices = plot_slices(toy)
+    assert all("no point is allowed" in texts(ax)[0] for ax in slices[2])
+    pixels(axes), pixels(slices)
+
+
+def test_a_scale_is_drawn_for_equal_values():
+    bo = run(lambda x: 7.0, list(TOY.domain), max_iter=0)
+    axes = plot_acquisition(bo)
+    scale = axes[0].figure.axes[3]
+    assert scale.get_ylim() == pytest.approx((7.0 - 0.35, 7.0 + 0.35))
+    low, high = plot_convergence(bo).get_ylim()
+    assert low < 7.0 < high
+
+
 def test_three_variables_are_left_to_slices(mixed):
     with pytest.raises(CMESError, match="has 3; use plot_slices"):
         plot_acquisition(mixed)

@@ -139,7 +139,7 @@ class LatentGP:
         return SamplePaths.draw(self.posterior, self._lower, self._width, count, rng)
 
     def conditioned(self: Latent, X: Array, values: Array | None = None) -> Latent:
-        """This function given exact latent values at further points X (p, d), as an independent object.
+        """The same function given exact latent values at further points X (p, d), as an independent object.
 
         Parameters
         ----------
