@@ -126,9 +126,7 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         history: Any = None,
         max_infeasible_fraction: float | None = None,
     ) -> None:
-        _check_arguments(
-            f, domain, X, Y, C, initial_design_numdata, catch, isolate, batch_size, max_infeasible_fraction
-        )
+        _check_arguments(f, X, Y, C, initial_design_numdata, catch, isolate, batch_size, max_infeasible_fraction)
         self.f = f
         self.domain = domain
         self.constraints = constraints
@@ -595,7 +593,6 @@ def _outcome(bo: ConstrainedBayesianOptimization, future: "Future[Any]") -> Eval
 
 def _check_arguments(
     f: Any,
-    domain: Any,
     X: Any,
     Y: Any,
     C: Any,
@@ -607,8 +604,6 @@ def _check_arguments(
 ) -> None:
     if f is not None and not callable(f):
         raise CMESError(f"f must be callable, got {type(f).__name__}; pass the function itself")
-    if not isinstance(domain, list | tuple) or not domain or not all(isinstance(d, dict) for d in domain):
-        raise CMESError(f"domain must be a list with a dict for each variable, as in GPyOpt, got {domain!r}")
     if X is None and Y is not None:
         raise CMESError("Y was given without X; pass both, or X alone to have it evaluated")
     if Y is None and C is not None:

@@ -362,7 +362,9 @@ def _fork(f: Callable[[X], Any], x: X, limits: Limits) -> _Child:
 def _quiet_fork() -> int:
     if sys.version_info >= (3, 12):  # which warns of fork where there are threads; the filter is for this module alone
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning, module=re.escape(__name__) + "$")
-    return os.fork()
+    # A lock that another thread holds is never released in the child, where f may want to draw.
+    with np.random.mtrand.get_bit_generator().lock:
+        return os.fork()
 
 
 def _death(status: int | None, limits: Limits) -> Crash:

@@ -7,7 +7,7 @@ How the numbers of a problem came about: ``x_opt`` by closed form where there is
 programming from many starts, for each combination of discrete values. Where a constraint is active at the optimum,
 ``x_opt`` is rounded into the feasible set: it satisfies every constraint in floating point, and ``f_opt``, the
 objective at ``x_opt``, is within 1e-6 (relative) of the infimum. ``feasible_fraction`` and ``typical`` are by closed
-form, or from 2**20 scrambled Sobol points that take each value of a discrete variable equally often.
+form, or from 2**20 scrambled Sobol points or more, that take each value of a discrete variable equally often.
 ``tests/test_problems.py`` checks all of them.
 
 ``SUITE`` holds all problems, ``BY_NAME`` finds one. The suite is split into ``DEVELOPMENT``, on which settings may be
@@ -143,6 +143,7 @@ TOY = Problem(
     x_opt=(-0.7, 0.5),
     f_opt=0.3,
     feasible_fraction=0.25,
+    typical=1.006,
     reference="Perrone et al. (2020), Constrained Bayesian optimization with max-value entropy search, section 4.1",
 )
 """Three quadratic valleys; the deepest is the smallest."""
@@ -165,7 +166,8 @@ GARDNER1 = Problem(
     domain=_continuous((0.0, 6.0), (0.0, 6.0)),
     x_opt=(1.5 * np.pi, 0.0),
     f_opt=-2.0,
-    feasible_fraction=0.5,
+    feasible_fraction=0.665,
+    typical=0.0411,
     reference="Gardner et al. (2014), Bayesian optimization with inequality constraints, ICML, simulation 1",
 )
 """Bands of feasible points; the optimum is on the edge of the box, with no constraint active."""
@@ -186,12 +188,14 @@ GARDNER2 = Problem(
     objective=_gardner2,
     constraints=(_gardner2_limit,),
     domain=_continuous((0.0, 6.0), (0.0, 6.0)),
-    x_opt=(4.7, 1.3),
-    f_opt=0.25,
-    feasible_fraction=0.017,
+    x_opt=(1.5 * np.pi, 1.253235897504),
+    f_opt=0.253235897504,
+    feasible_fraction=0.0177,
+    typical=np.pi,
     reference="Gardner et al. (2014), Bayesian optimization with inequality constraints, ICML, simulation 2",
 )
-"""Two small feasible islands."""
+"""Two small feasible islands; turning the square by half takes one to the other and y to 2 pi - y, hence the median. The
+optimum is x1 = 3 pi / 2, sin(x2) = 0.95."""
 
 
 def _sum(X: Array) -> Array:
@@ -213,9 +217,10 @@ GRAMACY = Problem(
     objective=_sum,
     constraints=(_gramacy_wave, _gramacy_disc),
     domain=_continuous((0.0, 1.0), (0.0, 1.0)),
-    x_opt=(0.1954, 0.4044),
-    f_opt=0.5998,
-    feasible_fraction=0.5,
+    x_opt=(0.1951226928835, 0.4046653591352),
+    f_opt=0.5997880520187,
+    feasible_fraction=0.457,
+    typical=1.25,
     reference="Gramacy et al. (2016), Modeling an augmented Lagrangian for blackbox constrained optimization, "
     "Technometrics 58",
 )
@@ -241,6 +246,7 @@ BRANIN = Problem(
     x_opt=(np.pi, 2.275),
     f_opt=5 / (4 * np.pi),
     feasible_fraction=0.698,
+    typical=32.4,
     reference="Gelbart, Snoek, Adams (2014), Bayesian optimization with unknown constraints, UAI, section 4",
 )
 """The disc leaves one of the three global minima of Branin's function."""
@@ -263,9 +269,10 @@ TOWNSEND = Problem(
     objective=_townsend,
     constraints=(_townsend_heart,),
     domain=_continuous((-2.25, 2.25), (-2.5, 1.75)),
-    x_opt=(2.0052938, 1.1944509),
-    f_opt=-2.0239884,
-    feasible_fraction=0.5,
+    x_opt=(2.005292720343, 1.194452875195),
+    f_opt=-2.023988362308613,
+    feasible_fraction=0.684,
+    typical=-0.729,
     reference="Townsend (2014), Constrained optimization in Chebfun, chebfun.org, with the modified constraint of "
     "Wikipedia, Test functions for optimization",
 )
@@ -289,9 +296,10 @@ BIRD = Problem(
     objective=_bird,
     constraints=(_bird_disc,),
     domain=_continuous((-10.0, 0.0), (-6.5, 0.0)),
-    x_opt=(-3.1302468, -1.5821422),
-    f_opt=-106.7645367,
-    feasible_fraction=0.5,
+    x_opt=(-3.1302468, -1.58214218),
+    f_opt=-106.76453674926472,
+    feasible_fraction=0.831,
+    typical=12.0,
     reference="Mishra (2006), Some new test functions for global optimization, MPRA paper 2718; domain and disc as in "
     "Wikipedia, Test functions for optimization",
 )
@@ -315,9 +323,10 @@ NEEDLE = Problem(
     objective=_needle,
     constraints=(_needle_ball,),
     domain=_continuous((0.0, 1.0), (0.0, 1.0), (0.0, 1.0)),
-    x_opt=(0.75, 0.4, 0.5),
-    f_opt=0.45**2,
+    x_opt=(0.749999999999, 0.399999999998, 0.499999999998),
+    f_opt=0.2025000000027,
     feasible_fraction=0.0141,
+    typical=0.371,
     reference="this library",
 )
 """All but a small ball is infeasible. The ball is 4/3 pi 0.15^3 of the cube; its point closest to the target, which is
@@ -361,9 +370,10 @@ HARTMANN6 = Problem(
     objective=_hartmann6,
     constraints=(partial(_in_ball, 1.0),),
     domain=_continuous(*6 * [(0.0, 1.0)]),
-    x_opt=(0.20169, 0.150011, 0.476874, 0.275332, 0.311652, 0.6573),
-    f_opt=-3.32237,
+    x_opt=(0.201689511, 0.150010692, 0.476873974, 0.27533243, 0.311651616, 0.657300534),
+    f_opt=-3.3223680114155147,
     feasible_fraction=0.0807,
+    typical=-0.306,
     kind="high-dimensional",
     reference="Letham et al. (2019), Constrained Bayesian optimization with noisy experiments, Bayesian Analysis 14",
 )
@@ -385,6 +395,7 @@ ACKLEY10 = Problem(
     x_opt=10 * (0.0,),
     f_opt=0.0,
     feasible_fraction=2.16e-5,
+    typical=6.77,
     kind="high-dimensional",
     reference="Eriksson, Poloczek (2021), Scalable constrained Bayesian optimization, AISTATS, section 4",
 )
@@ -433,9 +444,10 @@ WELDED_BEAM = Problem(
     objective=_welded_beam,
     constraints=_columns(_welded_beam_limits, 7),
     domain=_continuous((0.1, 2.0), (0.1, 10.0), (0.1, 10.0), (0.1, 2.0), names="h l t b"),
-    x_opt=(0.20573, 3.470489, 9.036624, 0.20573),
-    f_opt=1.724852,
-    feasible_fraction=0.001,
+    x_opt=(0.2057296397766, 3.470488665863, 9.036623910391, 0.2057296397866),
+    f_opt=1.724852308624141,
+    feasible_fraction=0.0266,
+    typical=5.46,
     kind="engineering",
     reference="Coello Coello (2000), Use of a self-adaptive penalty approach for engineering optimization problems, "
     "Computers in Industry 41, after Ragsdell and Phillips (1976)",
@@ -465,9 +477,10 @@ PRESSURE_VESSEL = Problem(
         {"name": "head", "type": "discrete", "domain": _PLATES},
         *_continuous((10.0, 200.0), (10.0, 200.0), names="radius length"),
     ),
-    x_opt=(0.8125, 0.4375, 42.0984456, 176.6365958),
-    f_opt=6059.714335,
-    feasible_fraction=0.4,
+    x_opt=(0.8125, 0.4375, 42.09844559534, 176.6365958512),
+    f_opt=6059.7143351667855,
+    feasible_fraction=0.401,
+    typical=145e3,
     kind="engineering",
     reference="Kannan, Kramer (1994), An augmented Lagrange multiplier based method for mixed integer discrete "
     "continuous optimization, Journal of Mechanical Design 116; bounds of Coello Coello (2000)",
@@ -500,9 +513,10 @@ SPRING = Problem(
     objective=_spring,
     constraints=_columns(_spring_limits, 4),
     domain=_continuous((0.05, 2.0), (0.25, 1.3), (2.0, 15.0), names="d D N"),
-    x_opt=(0.051689, 0.356718, 11.288966),
-    f_opt=0.012665,
+    x_opt=(0.05168906106059, 0.3567177392615, 11.28896578343),
+    f_opt=0.012665232788676978,
     feasible_fraction=0.0075,
+    typical=0.0682,
     kind="engineering",
     reference="Coello Coello (2000), Use of a self-adaptive penalty approach for engineering optimization problems, "
     "Computers in Industry 41, after Belegundu (1982) and Arora (1989)",
@@ -548,9 +562,10 @@ SPEED_REDUCER = Problem(
         {"name": "x3", "type": "discrete", "domain": tuple(range(17, 29))},
         *_continuous((7.3, 8.3), (7.8, 8.3), (2.9, 3.9), (5.0, 5.5), names="x4 x5 x6 x7"),
     ),
-    x_opt=(3.5, 0.7, 17.0, 7.3, 7.8, 3.350215, 5.286683),
-    f_opt=2996.348165,
-    feasible_fraction=0.001,
+    x_opt=(3.500000000035, 0.7, 17.0, 7.3, 7.8, 3.350214666108, 5.286683229776),
+    f_opt=2996.3481649967216,
+    feasible_fraction=0.00188,
+    typical=4330.0,
     kind="engineering",
     reference="Lemonge et al. (2010), Constrained optimization problems in mechanical engineering design using a "
     "real-coded steady-state genetic algorithm, Mecanica Computacional 29, after Golinski (1970)",
@@ -597,7 +612,8 @@ MIXED = Problem(
     ),
     x_opt=(0.625, 0.375, 4.0, 0.0),
     f_opt=0.09375,
-    feasible_fraction=0.5,
+    feasible_fraction=0.537,
+    typical=0.487,
     kind="mixed",
     reference="this library",
 )
@@ -627,9 +643,10 @@ OPEN = Problem(
         *_continuous((-2.0, 2.0), (-1.0, 1.0)),
         {"name": "k", "type": "categorical", "domain": (0, 1, 2)},
     ),
-    x_opt=(-1.7, 0.8, 0.0),
-    f_opt=-1.25,
+    x_opt=(-1.73914767, 0.797664543, 0.0),
+    f_opt=-1.256935515770007,
     feasible_fraction=1.0,
+    typical=1.14,
     kind="mixed",
     reference="this library; the six-hump camel function of Dixon, Szego (1978), Towards global optimisation 2, tilted",
 )

@@ -5,6 +5,8 @@ Two coordinate systems appear, as in GPyOpt: the *objective* space, in which the
 one-hot encoded). Every function here takes and returns model-space points of shape (n, d), unless it says otherwise.
 """
 
+import contextlib
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +21,90 @@ Array = npt.NDArray[np.float64]
 
 # Sobol points are drawn in rounds of the requested size until the known constraints have let enough through.
 MAX_ROUNDS = 64
+
+
+_KEYS = {"name", "type", "domain", "dimensionality"}
+_TYPES = ("continuous", "discrete", "categorical", "bandit")
+
+
+def checked_space(domain: Any, constraints: Any = None) -> Design_space:
+    """The Design_space of a GPyOpt domain, after mistakes that GPyOpt would meet much later have been pointed out."""
+    if not isinstance(domain, list | tuple) or not domain or not all(isinstance(v, dict) for v in domain):
+        raise CMESError(f"domain must be a list with a dict for each variable, as in GPyOpt, got {domain!r}")
+    for number, variable in enumerate(domain):
+        _check_variable(variable, variable.get("name", f"var_{number}"))
+    names = [v.get("name", f"var_{i}") for i, v in enumerate(domain)]
+    if len(set(names)) < len(names):
+        raise CMESError(f"variables need different names, got {names}")
+    bandits = [v.get("type") == "bandit" for v in domain]
+    if any(bandits) and len(domain) > 1:
+        raise CMESError("a bandit variable cannot be combined with other variables; list all its arms in one variable")
+    space = Design_space(list(domain), _checked_constraints(constraints))
+    if space.has_constraints():
+        _try_constraints(space)
+    return space
+
+
+def _check_variable(variable: dict[str, Any], name: Any) -> None:
+    if not isinstance(name, str):
+        raise CMESError(f"the name of a variable must be a string, got {name!r}")
+    unknown = sorted(map(str, set(variable) - _KEYS))
+    if unknown:
+        raise CMESError(f"variable {name!r} has the unknown key {unknown[0]!r}; expected {sorted(_KEYS)}")
+    kind = variable.get("type", "continuous")
+    if kind not in _TYPES:
+        raise CMESError(f"variable {name!r} has the unknown type {kind!r}; expected one of {list(_TYPES)}")
+    if "domain" not in variable:
+        raise CMESError(f"variable {name!r} has no domain; add 'domain': (low, high), or the list of its values")
+    size = variable.get("dimensionality", 1)
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise CMESError(f"the dimensionality of variable {name!r} must be a positive integer, got {size!r}")
+    values = variable["domain"]
+    if kind == "categorical":
+        good = isinstance(values, list | tuple | np.ndarray) and len(values) > 0
+    else:
+        try:
+            numbers = np.asarray(values, dtype=float)
+        except (TypeError, ValueError):
+            numbers = np.empty(0)
+        good = numbers.size > 0 and bool(np.isfinite(numbers).all())
+        good &= numbers.ndim == (2 if kind == "bandit" else 1)
+        good &= kind != "bandit" or isinstance(values, np.ndarray)
+        good &= kind != "continuous" or (numbers.shape == (2,) and bool(numbers[0] < numbers[1]))
+    if not good:
+        wanted = {
+            "continuous": "a pair of finite numbers (low, high) with low < high",
+            "discrete": "a non-empty list of finite numbers",
+            "categorical": "a non-empty list of values",
+            "bandit": "a two-dimensional array of finite numbers, one arm a row",
+        }[kind]
+        raise CMESError(f"the domain of the {kind} variable {name!r} must be {wanted}, got {values!r}")
+
+
+def _checked_constraints(constraints: Any) -> Any:
+    if constraints is None:
+        return None
+    if not isinstance(constraints, list | tuple) or not all(isinstance(c, dict) for c in constraints):
+        raise CMESError(
+            f"constraints must be a list of dicts such as {{'name': 'c', 'constraint': 'x[:,0] - 1'}}, got {constraints!r}; "
+            "these are GPyOpt's known constraints, unknown ones go to feedback="
+        )
+    for constraint in constraints:
+        if not isinstance(constraint.get("constraint", constraint.get("constrain")), str):
+            raise CMESError(f"a known constraint needs an expression under the key 'constraint', got {constraint!r}")
+    return [dict(constraint) for constraint in constraints] or None
+
+
+def _try_constraints(space: Design_space) -> None:
+    """Evaluate the known constraints once, so that a mistake in an expression shows now."""
+    corner = from_unit(space, np.full((1, len(space.space_expanded)), 0.5))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            inside(space, corner)
+    except Exception as error:
+        raise CMESError(
+            f"a known constraint cannot be evaluated ({type(error).__name__}: {error}); expressions use x[:,0], x[:,1], ..."
+        ) from error
 
 
 def _variables(space: Design_space) -> Iterator[tuple[Any, slice]]:

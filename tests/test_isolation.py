@@ -449,6 +449,28 @@ def test_a_timeout_in_one_thread_leaves_the_others_alone():
             slow.result()
 
 
+def test_other_threads_may_draw_and_print_meanwhile():
+    over = threading.Event()
+
+    def work():
+        while not over.is_set():
+            np.random.rand(1000, 100)
+            print("", end="", flush=True)
+
+    state = np.random.get_state()
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(50):
+            run_isolated(lambda x: (np.random.rand(), print("", end="", flush=True)), None, Limits(seconds=10))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        np.random.set_state(state)
+
+
 def outcome_of(isolated, x):
     try:
         return isolated(x)

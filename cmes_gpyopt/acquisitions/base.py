@@ -89,7 +89,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         **options
             Passed to the acquisition.
         """
-        space = Design_space(domain, constraints)
+        space = spaces.checked_space(domain, constraints)
         return cls(ConstrainedModel(space, constraints_from(feedback)), space, **options)
 
     def acquisition_function(self, x: Array) -> Array:
