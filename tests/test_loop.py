@@ -1,11 +1,10 @@
 """The driver's loop: asking and telling, executors, histories, interruptions, recommendations."""
 
 import logging
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -29,7 +28,6 @@ from .conftest import MIXED_DOMAIN
 
 DOMAIN = list(TOY.domain)
 SMALL = {"grid_size": 100, "num_samples": 3}
-ROOT = Path(__file__).parents[1]
 
 
 def make(f=TOY.with_failures, domain=DOMAIN, **options):
@@ -230,10 +228,10 @@ def test_where_nothing_is_safe_enough_the_safest_point_is_recommended_and_says_s
 def test_the_share_of_failures_can_be_controlled(fraction):
     shares = []
     for limit in (None, fraction):
-        runs = [make(seed=s, max_infeasible_fraction=limit, acquisition_options={"grid_size": 100}) for s in range(3)]
+        runs = [make(seed=s, max_infeasible_fraction=limit) for s in range(2)]
         for bo in runs:
             bo.tell([[0.5, 0.3], [-0.3, -0.3]], TOY.objective(np.array([[0.5, 0.3], [-0.3, -0.3]])))
-            bo.run_optimization(20)
+            bo.run_optimization(12)
         shares.append(np.mean([1 - bo.feasible[7:].mean() for bo in runs]))
     assert shares[1] < shares[0] - 0.1
     assert shares[1] <= fraction + 0.2
@@ -416,61 +414,51 @@ def test_another_domain_or_feedback_is_refused(tmp_path):
         make(feedback="real", history=tmp_path / "run.db")
 
 
-CHILD = """
-import sys, time
-import numpy as np
-from concurrent.futures import ThreadPoolExecutor
-from cmes_gpyopt import ConstrainedBayesianOptimization
-from cmes_gpyopt.problems import TOY
+def killed_run(database, budget, ready):
+    """What the killed process does: two evaluations in flight, as fast as they come."""
 
-def f(x):
-    time.sleep(0.01)
-    return TOY.with_failures(x)
+    def f(x):
+        time.sleep(0.005)
+        return TOY.with_failures(x)
 
-with ThreadPoolExecutor(2) as pool:
-    bo = ConstrainedBayesianOptimization(f, list(TOY.domain), acquisition="random", history=sys.argv[1], executor=pool)
-    print("ready", flush=True)
-    bo.run_optimization(int(sys.argv[2]))
-print("finished", len(bo.X), flush=True)
-"""
+    with ThreadPoolExecutor(2) as pool:
+        bo = ConstrainedBayesianOptimization(f, DOMAIN, acquisition="random", history=database, executor=pool)
+        ready.set()
+        bo.run_optimization(budget)
+    bo.history.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_run_survives_being_killed_at_fifty_random_moments(tmp_path):
     moments = random.Random(1)
-    database, budget = tmp_path / "run.db", 800
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    seen, kills = {}, 0
-    while kills < 50:
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(database), str(budget)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-            cwd=ROOT,
-        )
-        assert child.stdout.readline().strip() == "ready"
-        time.sleep(moments.uniform(0.0, 0.15))
+    context = multiprocessing.get_context("fork")
+    database, budget = tmp_path / "run.db", 2000
+    seen = {}
+    for _ in range(50):
+        ready = context.Event()
+        child = context.Process(target=killed_run, args=(database, budget, ready))
+        child.start()
+        assert ready.wait(60)
+        time.sleep(moments.uniform(0.0, 0.1))
         child.kill()
-        assert "finished" not in child.communicate()[0]
-        kills += 1
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
         table = load_history(database, as_dict=True)
         done = table["status"] == "done"
-        for id, y in zip(table["id"][done], table["objective"][done], strict=True):
-            assert seen.setdefault(int(id), y) == y or (np.isnan(y) and np.isnan(seen[int(id)]))
+        for id, y in zip(table["id"][done].tolist(), table["objective"][done].tolist(), strict=True):
+            assert repr(seen.setdefault(id, y)) == repr(y)
         assert set(seen) == set(table["id"][done].tolist())
         assert (~done).sum() <= 2
-    last = subprocess.run(
-        [sys.executable, "-c", CHILD, str(database), str(budget)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=ROOT,
-    )
-    assert last.stdout.split()[-2:] == ["finished", str(budget + 5)], last.stderr
+    assert len(seen) > 50
+    total = len(seen) + 30
+    last = context.Process(target=killed_run, args=(database, total - 5, context.Event()))
+    last.start()
+    last.join(60)
+    assert last.exitcode == 0
     table = load_history(database, as_dict=True)
-    assert len(table["id"]) == budget + 5
+    assert len(table["id"]) == total
     assert (table["status"] == "done").all()
-    assert table["attempts"].sum() - (budget + 5) <= 2 * kills
-    assert (table["attempts"] > 1).any()
-    X = np.column_stack([table["x1"], table["x2"]])
-    assert len(np.unique(X, axis=0)) == budget + 5
+    repeated = int((table["attempts"] - 1).sum())
+    print(f"{repeated} evaluations in flight at 50 kills were repeated, of {total}")
+    assert 0 < repeated <= 2 * 50
+    assert len(np.unique(np.column_stack([table["x1"], table["x2"]]), axis=0)) == total

@@ -46,6 +46,8 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
     analytical_gradient_prediction = True
     log_scale: ClassVar[bool] = False
     """Whether the score is a logarithm, from which log cost is subtracted."""
+    believes_pending: ClassVar[bool] = True
+    """Whether pending points are taken as known at their posterior mean before ``_prepare`` is called."""
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         state = (self.model.data, self.pending)
         if self._prepared_for is None or any(a is not b for a, b in zip(self._prepared_for, state, strict=True)):
             self.objective, self.constraints = self.model.objective, self.model.constraints
-            if len(self.pending):
+            if len(self.pending) and self.believes_pending:
                 self.objective = self.objective.conditioned(self.pending)
                 self.constraints = [constraint.conditioned(self.pending) for constraint in self.constraints]
             self._prepare()
@@ -172,7 +174,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         self.pending = self._nothing_pending if X is None else np.array(X, dtype=float).reshape(shape)
 
     def _prepare(self) -> None:
-        """Draw what the score needs; ``objective`` and ``constraints`` already know the pending points."""
+        """Draw what the score needs."""
 
     def generator(self, stream: int) -> np.random.Generator:
         """A generator that belongs to the seed, the data and ``stream``, always in the same state."""

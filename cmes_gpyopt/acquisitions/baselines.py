@@ -77,6 +77,7 @@ class AdaptivePercentile(ConstrainedAcquisition):
     """
 
     log_scale = True
+    believes_pending = False  # the surrogate does, not the model
 
     def __init__(
         self,
@@ -139,6 +140,8 @@ class MaxValueEntropySearch(ConstrainedMES):
 
 class RandomSearch(ConstrainedAcquisition):
     """Uniformly random suggestions, as a method like the others."""
+
+    believes_pending = False
 
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Draw a point; in a finite space one that has not been evaluated, while there is one."""

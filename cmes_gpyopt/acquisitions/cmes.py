@@ -79,6 +79,8 @@ class ConstrainedMES(ConstrainedAcquisition):
     feasibility, so such draws are scored with the divergence, except with ``preset="paper"``.
     """
 
+    believes_pending = False  # each draw of y* brings its own values at the pending points
+
     def __init__(
         self,
         model: ConstrainedModel,
