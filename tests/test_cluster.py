@@ -46,9 +46,9 @@ def client(tmp_path_factory):
         yield client
 
 
-def run(f, client, evaluations, **options):
+def run(f, client, evaluations, workers=2, **options):
     bo = ConstrainedBayesianOptimization(
-        f, DOMAIN, acquisition="cei", executor=client.get_executor(), workers=2, **options
+        f, DOMAIN, acquisition="cei", executor=client.get_executor(), workers=workers, **options
     )
     bo.run_optimization(evaluations)
     return bo
@@ -71,7 +71,8 @@ def test_a_point_whose_worker_is_killed_is_retried_and_not_lost(client):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_point_that_keeps_killing_workers_is_recorded_as_infeasible(client):
-    bo = run(always_kills_its_worker, client, 0, X=np.array([[0.5, 0.5], [-0.5, 0.5]]))
+    # One at a time: Dask blames every task that a dying worker had in hand.
+    bo = run(always_kills_its_worker, client, 0, workers=1, X=np.array([[0.5, 0.5], [-0.5, 0.5]]))
     np.testing.assert_array_equal(bo.feasible[np.argsort(bo.X[:, 0])], [True, False])
     assert any("KilledWorker" in cause for cause in bo.causes)
 
