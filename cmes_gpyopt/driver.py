@@ -1,6 +1,7 @@
 """A constrained optimiser in the manner of GPyOpt's BayesianOptimization."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
@@ -32,6 +33,16 @@ INTERRUPTED = "it was interrupted"
 
 # How much the chance of failure that max_infeasible_fraction still allows may be demanded to fall.
 SMALLEST_RISK = 0.01
+
+
+class _Bar(tqdm):  # type: ignore[misc]
+    """A progress bar with a lock of its own.
+
+    tqdm's default lock is shared with forked processes: one that is killed while it holds the lock, as isolated
+    evaluations may be, would leave the optimiser waiting for ever.
+    """
+
+    _lock = threading.RLock()
 
 
 class _Flight(NamedTuple):
@@ -363,7 +374,7 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         self._planned = len(self.X) + budget
         self.context = context
         start, before = time.monotonic(), len(self.X)
-        with tqdm(total=budget, disable=not progress, unit="evaluation") as bar:
+        with _Bar(total=budget, disable=not progress, unit="evaluation") as bar:
             run = _Run(self, budget, start + max_time, bar)
             reason = run.with_executor() if self.executor is not None else run.serially()
         self.num_acquisitions = len(self.X) - before

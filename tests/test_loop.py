@@ -462,3 +462,36 @@ def test_a_run_survives_being_killed_at_fifty_random_moments(tmp_path):
     print(f"{repeated} evaluations in flight at 50 kills were repeated, of {total}")
     assert 0 < repeated <= 2 * 50
     assert len(np.unique(np.column_stack([table["x1"], table["x2"]]), axis=0)) == total
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_killed_while_it_draws_its_own_progress_bar_does_not_block_the_next_run():
+    from tqdm import tqdm
+
+    def hold_the_lock(ready):
+        with tqdm.get_lock():
+            ready.set()
+            time.sleep(60)
+
+    tqdm.get_lock()
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    child = context.Process(target=hold_the_lock, args=(ready,))
+    child.start()
+    assert ready.wait(30)
+    child.kill()
+    child.join()
+    try:
+        bo = make(acquisition="random", acquisition_options={})
+        bo.run_optimization(1, progress=True)
+    finally:
+        _release(tqdm)
+    assert len(bo.X) == 6
+
+
+def _release(tqdm):
+    """Give tqdm a fresh lock: the old one is held by a process that is dead."""
+    from tqdm.std import TqdmDefaultWriteLock
+
+    TqdmDefaultWriteLock.mp_lock = multiprocessing.RLock()
+    tqdm.set_lock(TqdmDefaultWriteLock())
