@@ -65,6 +65,8 @@ SETTINGS = {
     "mixed, mixture": dict(feedback=TWO, estimator="mixture"),
     "three binary": dict(feedback=[BinaryConstraint(n) for n in "abc"], estimator="kl"),
     "no constraint holds": dict(confidence=1e-9),
+    "border": dict(border=0.1),
+    "border, paper": dict(border=0.2, preset="paper"),
     "no constraint holds, paper": dict(preset="paper", confidence=1e-9),
 }
 
@@ -148,6 +150,16 @@ def test_known_constraints_are_respected_although_scores_may_be_negative(rng):
     assert np.isfinite(value).all()
     assert value[~outside].max() < 1e3
     assert acquisition.optimize()[0][0, 0] <= 0.2
+
+
+def test_the_border_weight_is_the_share_of_a_gaussian_neighbourhood_inside_the_box(rng):
+    acquisition = fitted(estimator="kl", border=0.1)
+    plain = fitted(estimator="kl")
+    points = np.array([[0.5, 0.5], [-2.0, 0.5], [-2.0, 3.0], [-1.7, 2.0]])
+    ratio = acquisition.acquisition_function(points) / plain.acquisition_function(points)
+    draws = (points[:, None, :] + 2) / 5 + 0.1 * rng.standard_normal((4, 200_000, 2))
+    share = ((draws >= 0) & (draws <= 1)).all(axis=2).mean(axis=1)
+    np.testing.assert_allclose(ratio.ravel(), share**2, atol=0.005)
 
 
 def test_cost_divides_positive_scores_and_never_flatters_negative_ones(rng):

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import spaces
 from .._gpyopt import Design_space
 from ..errors import CMESError
 from ..models import ConstrainedModel
 from ..optima import candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from ..search import AcquisitionSearch
 from .base import GRID_STREAM, OPTIMA_STREAM, ConstrainedAcquisition
+from .border import inside_share, weigh
 from .observation import Observation
 
 Array = npt.NDArray[np.float64]
@@ -67,6 +69,9 @@ class ConstrainedMES(ConstrainedAcquisition):
     ystar_cap : float, default 3e-3
         Draws of y* are capped this far below the best feasible value, in standard deviations of the observed
         values: without noise the incumbent itself would otherwise stay worth evaluating for ever. -inf is no cap.
+    border : float or None
+        Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
+        lie inside the box; scores near the border are lowered. None by default: the score is the information alone.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
         laplace table and no cap.
@@ -97,6 +102,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         table: str | None = None,
         noise: str = "ignore",
         ystar_cap: float | None = None,
+        border: float | None = None,
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -108,6 +114,9 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.estimator = _one_of("estimator", estimator or defaults["estimator"], ("entropy", "mixture", "kl"))
         self.table = _one_of("table", table or defaults["table"], ("exact", "laplace"))
         self.objective_observed = _one_of("objective_observed", objective_observed, ("feasible", "always"))
+        self.border = None if border is None else _number("border", border)
+        if self.border is not None and not 0 < self.border < np.inf:
+            raise CMESError(f"border must be a positive number or None, got {border!r}")
         self.sampler = _one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = _positive_integer("num_samples", num_samples)
         self.grid_size = _positive_integer("grid_size", grid_size)
@@ -195,7 +204,16 @@ class ConstrainedMES(ConstrainedAcquisition):
         return np.asarray(self.target_scores(np.atleast_2d(x), target, False))
 
     def _scores(self, X: Array, grad: bool) -> Any:
-        return self.target_scores(X, "joint", grad)
+        scores = self.target_scores(X, "joint", grad)
+        if self.border is None:
+            return scores
+        lower, width = spaces.box(self.space)
+        continuous = spaces.continuous_columns(self.space)
+        weight, slope = inside_share((X[:, continuous] - lower[continuous]) / width[continuous], self.border)
+        d_weight = np.zeros_like(X)
+        d_weight[:, continuous] = slope / width[continuous]
+        value, gradient = weigh(*(scores if grad else (scores, None)), weight, d_weight)
+        return (value, gradient) if grad else value
 
     def target_scores(self, X: Array, target: str, grad: bool) -> Any:
         """Scores (n,) of evaluating ``target``, with their gradient (n, d) on request."""
