@@ -212,8 +212,9 @@ class ConstrainedMES(ConstrainedAcquisition):
         weight, slope = inside_share((X[:, continuous] - lower[continuous]) / width[continuous], self.border)
         d_weight = np.zeros_like(X)
         d_weight[:, continuous] = slope / width[continuous]
-        value, gradient = weigh(*(scores if grad else (scores, None)), weight, d_weight)
-        return (value, gradient) if grad else value
+        score, gradient = scores if grad else (scores, None)
+        weighed = weigh(score, gradient, weight, d_weight)
+        return weighed if grad else weighed[0]
 
     def target_scores(self, X: Array, target: str, grad: bool) -> Any:
         """Scores (n,) of evaluating ``target``, with their gradient (n, d) on request."""

@@ -161,7 +161,8 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
     def predict_withGradients(self, X: Array) -> tuple[Array, Array, Array, Array]:
         """Mean and std (n, 1) of the latent objective and their gradients (n, d), in the user's units."""
         m: Moments = self.objective.moments(np.atleast_2d(X), grad=True)
-        assert m.d_mean is not None and m.d_std is not None
+        assert m.d_mean is not None
+        assert m.d_std is not None
         scale = self.objective.scale
         return self._in_units(m.mean)[:, None], scale * m.std[:, None], scale * m.d_mean, scale * m.d_std
 
