@@ -92,7 +92,7 @@ def test_draws_without_a_feasible_point_lead_towards_feasibility_except_in_the_p
         acquisition.y_star = np.full(10, np.inf)
         probability = acquisition.model.probability_feasible(candidates)
         scores[preset] = -acquisition.acquisition_function(candidates).ravel()[np.argsort(probability)]
-    assert spearmanr(scores[None], np.arange(30)).statistic > 0.98
+    assert spearmanr(scores[None], np.arange(30)).statistic > 0.95
     assert np.argmax(scores[None]) >= 27
     assert scores["paper"][-1] < 0 < scores[None][-1]
     assert np.argmax(scores["paper"]) < 25

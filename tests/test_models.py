@@ -5,11 +5,14 @@ import numpy as np
 import pytest
 from scipy.linalg import solve
 from scipy.special import log_ndtr
+from scipy.stats import gamma as gamma_law
+from scipy.stats import norm
 
 from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedModel, RealConstraint
 from cmes_gpyopt._gpyopt import Design_space, GPy
 from cmes_gpyopt.models import posterior as posterior_module
 from cmes_gpyopt.models.ep import LogisticBernoulli, ParallelEP, logistic_moments, probit_moments, propagate
+from cmes_gpyopt.models.fit import Prior, gaussian_evidence, label_evidence, objective
 from cmes_gpyopt.models.latent import Regression, cautious_lengthscale
 from cmes_gpyopt.models.posterior import Matern52, jittered_cholesky
 from cmes_gpyopt.problems import TOY
@@ -267,7 +270,7 @@ def test_equal_labels_hold_the_length_scale_at_the_spacing_of_the_points(rng):
         model.set_data(X, np.full(12, np.nan), np.ones((12, 1)))
         constraint.found = model.constraints[0].posterior.kernel
     np.testing.assert_allclose(held.found.lengthscales, cautious_lengthscale(12, 2))
-    assert held.found.variance == 30.0
+    assert held.found.variance == pytest.approx(30.0)
     assert (free.found.lengthscales > 1.5 * held.found.lengthscales).all()
 
 
@@ -328,11 +331,46 @@ def test_a_search_that_always_fails_leaves_the_start_and_says_so(rng, caplog, mo
     def fail(*args, **kwargs):
         raise np.linalg.LinAlgError("made to fail")
 
-    monkeypatch.setattr(GPy.core.GP, "optimize", fail)
+    monkeypatch.setattr("cmes_gpyopt.models.fit.minimize", fail)
     with caplog.at_level(logging.WARNING):
         prediction = fitted(rng, 20).predict(np.zeros((1, 2)))
-    assert "no search succeeded" in caplog.text
+    assert "hyperparameters stay at their start" in caplog.text
     assert np.isfinite(prediction).all()
+
+
+@pytest.mark.parametrize("kind", ["values", "logistic", "probit"])
+def test_the_evidence_that_is_maximised_is_gpys_with_its_gradient(rng, kind):
+    model = fitted(rng, 25, "probit" if kind == "probit" else "logistic")
+    latent = model.objective if kind == "values" else model.constraints[0]
+    U, values = latent._data
+    theta = np.log([1.7, 0.3, 0.6, 1e-3]) if kind == "values" else np.log([12.0, 0.3, 0.6])
+    if kind == "values":
+        evidence, prior, jitter = gaussian_evidence(values), Prior((1.0, 1.0), (3.0, 6.0), (1e-6, 3.0)), 1e-8
+    else:
+        evidence, prior, jitter = label_evidence(values, kind, 1e-11, 300), Prior((30.0, 0.5), (3.0, 6.0)), 0.0
+    function = objective(U, evidence, prior, jitter)
+    value, gradient = function(theta)
+    gp = latent.gp
+    gp[:] = np.exp(theta)
+    likelihood = gp.log_likelihood() + (0.5 * len(values) * np.log(2 * np.pi) if kind == "values" else 0.0)
+    assert -value - prior.log_density(theta, 2)[0] == pytest.approx(likelihood, rel=1e-7)
+    numerical = np.array(
+        [(function(theta + 1e-5 * e)[0] - function(theta - 1e-5 * e)[0]) / 2e-5 for e in np.eye(len(theta))]
+    )
+    assert relative_error(gradient, numerical) < 1e-5
+    assert relative_error(1.01 * gradient, numerical) > 1e-3
+
+
+def test_the_priors_are_what_they_say():
+    prior = Prior((30.0, 0.5), (3.0, 6.0), (1e-6, 3.0))
+    theta, other = np.log([20.0, 0.2, 0.9, 1e-5]), np.log([35.0, 0.5, 0.4, 1e-7])
+
+    def expected(t):
+        scales = gamma_law(3.0, scale=1 / 6.0).logpdf(np.exp(t[1:3])).sum() + t[1:3].sum()
+        return norm(np.log(30.0), 0.5).logpdf(t[0]) + scales + norm(np.log(1e-6), 3.0).logpdf(t[3])
+
+    difference = prior.log_density(theta, 2)[0] - prior.log_density(other, 2)[0]
+    assert difference == pytest.approx(expected(theta) - expected(other))
 
 
 def test_real_constraints_give_the_probability_of_their_gaussian(rng):

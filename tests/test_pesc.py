@@ -241,7 +241,7 @@ def test_without_a_feasible_path_the_score_follows_the_probability_of_feasibilit
 
 
 def test_paths_without_a_feasible_point_are_dropped():
-    counts = {len(random_problem(seed, num_samples=10)[0].x_star) for seed in range(16)}
+    counts = {len(random_problem(seed, num_samples=10)[0].x_star) for seed in range(40)}
     assert any(0 < count < 10 for count in counts)
 
 
@@ -303,10 +303,10 @@ def test_a_short_run_finds_the_constrained_optimum_of_a_simple_problem():
         initial_design_numdata=5,
         seed=0,
     )
-    bo.run_optimization(max_iter=8)
-    assert len(bo.X) == 5 + 8
+    bo.run_optimization(max_iter=12)
+    assert len(bo.X) == 5 + 12
     assert bo.feasible.any()
-    assert bo.fx_opt < 1.1
+    assert bo.fx_opt < 1.02
 
 
 def test_suggestions_respect_known_constraints():

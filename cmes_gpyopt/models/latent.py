@@ -5,7 +5,7 @@ All three classes share one protocol, in which X is a set of points of the model
 - ``fit(X, values, lower, width)`` takes over data, from which hyperparameters are learned at the first use; inputs
   are scaled to the unit cube by ``lower`` and ``width``;
 - ``moments(X, grad=False)``, ``joint(X)``, ``sample(X, normals)`` describe the latent, noise-free function;
-- ``gp`` is the GPy model behind it (None before the first observation).
+- ``gp`` is the GPy model with the fitted hyperparameters (None before the first observation).
 
 A fit is a function of the data alone: it starts from fixed hyperparameters, uses no randomness, and gives the same
 result whenever it is repeated.
@@ -14,7 +14,6 @@ result whenever it is repeated.
 import copy
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,7 +23,8 @@ from .._gpyopt import GPy
 from ..errors import CMESError
 from ..feedback import latent_threshold, log_probability_feasible
 from ..normal import hazard, log_cdf
-from .ep import LogisticBernoulli, ParallelEP
+from .ep import LogisticBernoulli, ParallelEP, propagate
+from .fit import Prior, gaussian_evidence, label_evidence, objective, search
 from .paths import SamplePaths
 from .posterior import LatentPosterior, Matern52, Moments, posterior_from_sites, posterior_from_values
 
@@ -52,12 +52,12 @@ WEAK_LATENT_VARIANCE_PRIOR = (1.0, 2.0)
 # The searches for hyperparameters start from these; the best fit is kept. Regression has two explanations of rough
 # data to choose from, short length scales and noise, and finds each only from its own side.
 REGRESSION_STARTS = ((0.2, NOISE_PRIOR[0]), (0.6, 1e-2))
-CLASSIFIER_STARTS = (0.2, 0.8)
-MAX_STEPS = 100
+CLASSIFIER_STARTS = (0.15, 0.4, 1.0)
 
 # EP tolerances: while hyperparameters move, and for the posterior that is kept.
 FIT_TOLERANCE = 1e-6
 FINAL_TOLERANCE = 1e-11
+MAX_SWEEPS = 200
 
 
 def cautious_lengthscale(count: int, dimension: int) -> float:
@@ -93,7 +93,7 @@ class LatentGP:
         """Take over data: values (N,) at X (N, d), N may be zero. Hyperparameters are learned at the first use."""
         self._lower, self._width = lower, width
         self._data = self._to_unit(X), np.array(values, dtype=float)
-        self._posterior = None
+        self._posterior = self._gp = None
 
     @property
     def posterior(self) -> LatentPosterior:
@@ -106,10 +106,17 @@ class LatentGP:
 
     @property
     def gp(self) -> Any:
-        """The fitted GPy model; None before the first observation."""
-        return self._gp if self.posterior.size else None
+        """The GPy model with the fitted hyperparameters, made when it is first asked for; None before the first data."""
+        if self.posterior.size == 0 or self._data is None:
+            return None
+        if self._gp is None:
+            self._gp = self._gpy_model(*self._data)
+        return self._gp
 
     def _learn(self, U: Array, values: Array) -> LatentPosterior:
+        raise NotImplementedError
+
+    def _gpy_model(self, U: Array, values: Array) -> Any:
         raise NotImplementedError
 
     def moments(self, X: Array, *, grad: bool = False) -> Moments:
@@ -161,41 +168,31 @@ class LatentGP:
     def _to_unit(self, X: Array) -> Array:
         return np.asarray((X - self._lower) / self._width)
 
-    def _search(self, starts: Sequence[Callable[[], None]]) -> None:
-        """Maximise the GPy model's posterior over hyperparameters from each start and keep the best."""
-        best, best_value = None, np.inf
-        for start in starts:
-            start()
-            try:
-                with np.errstate(all="ignore"):  # GPy tries hyperparameters far out
-                    self._gp.optimize(optimizer="lbfgs", max_iters=MAX_STEPS)
-                self._gp.optimization_runs.clear()
-                value = float(self._gp.objective_function())
-            except np.linalg.LinAlgError as failure:
-                logger.warning("a hyperparameter search for %s failed (%s)", self.name, failure)
-                continue
-            if value < best_value:
-                best, best_value = self._gp.param_array.copy(), value
-        if best is not None:
-            self._last_good = best
-        elif self._last_good is not None:
-            logger.warning("no search succeeded for %s: falling back to the last good hyperparameters", self.name)
-            best = self._last_good
-        else:
-            logger.warning("no search succeeded for %s: hyperparameters stay at their start", self.name)
-            start()
-            return
-        self._gp[:] = best
-
-    def _kernel(self) -> Matern52:
-        return Matern52(float(self._gp.kern.variance[0]), np.array(self._gp.kern.lengthscale))
+    def _fitted(
+        self, function: Callable[[Array], tuple[float, Array]], starts: Sequence[Array], dimension: int
+    ) -> Array:
+        """The best hyperparameters (as logarithms) found from ``starts``, or the last good ones if all searches fail."""
+        try:
+            theta = search(function, starts, dimension)
+        except np.linalg.LinAlgError as failure:
+            if self._last_good is None:
+                logger.warning("%s for %s: hyperparameters stay at their start", failure, self.name)
+                return starts[0]
+            logger.warning("%s for %s: falling back to the last good hyperparameters", failure, self.name)
+            return self._last_good
+        self._last_good = theta
+        return theta
 
 
-def _new_kernel(dimension: int, variance_prior: tuple[float, float]) -> Any:
-    kernel = GPy.kern.Matern52(dimension, variance=variance_prior[0], lengthscale=LENGTHSCALE_MEAN, ARD=True)
-    kernel.lengthscale.set_prior(GPy.priors.Gamma(*LENGTHSCALE_PRIOR), warning=False)
-    kernel.variance.set_prior(_log_normal(variance_prior), warning=False)
-    return kernel
+def _kernel(theta: Array, dimension: int) -> Matern52:
+    return Matern52(float(np.exp(theta[0])), np.exp(theta[1 : 1 + dimension]))
+
+
+def _gpy_kernel(kernel: Matern52, variance_prior: tuple[float, float]) -> Any:
+    gpy = GPy.kern.Matern52(kernel.lengthscales.size, kernel.variance, kernel.lengthscales, ARD=True)
+    gpy.lengthscale.set_prior(GPy.priors.Gamma(*LENGTHSCALE_PRIOR), warning=False)
+    gpy.variance.set_prior(_log_normal(variance_prior), warning=False)
+    return gpy
 
 
 class Regression(LatentGP):
@@ -244,25 +241,21 @@ class Regression(LatentGP):
         if count == 0:
             lengthscales = np.full(dimension, cautious_lengthscale(1, dimension))
             return LatentPosterior.prior(Matern52(OUTPUT_VARIANCE_PRIOR[0], lengthscales))
-        self._load(U, values)
+        starts = [np.log([OUTPUT_VARIANCE_PRIOR[0], *[ell] * dimension, noise]) for ell, noise in REGRESSION_STARTS]
         if (values == 0.0).all():
-            self._start(cautious_lengthscale(count, dimension), NOISE_PRIOR[0])
+            ell = cautious_lengthscale(count, dimension)
+            theta = np.log([OUTPUT_VARIANCE_PRIOR[0], *[ell] * dimension, NOISE_PRIOR[0]])
         else:
-            self._search([partial(self._start, *start) for start in REGRESSION_STARTS])
-        self._noise = float(self._gp.likelihood.variance[0])
-        return posterior_from_values(self._kernel(), U, values, self._noise + GPY_JITTER)
+            prior = Prior(OUTPUT_VARIANCE_PRIOR, LENGTHSCALE_PRIOR, NOISE_PRIOR)
+            theta = self._fitted(objective(U, gaussian_evidence(values), prior, GPY_JITTER), starts, dimension)
+        self._noise = float(np.exp(theta[-1]))
+        return posterior_from_values(_kernel(theta, dimension), U, values, self._noise + GPY_JITTER)
 
-    def _load(self, U: Array, targets: Array) -> None:
-        if self._gp is not None:
-            self._gp.set_XY(U, targets[:, None])
-            return
-        kernel = _new_kernel(U.shape[1], OUTPUT_VARIANCE_PRIOR)
-        self._gp = GPy.models.GPRegression(U, targets[:, None], kernel, noise_var=NOISE_PRIOR[0])
-        self._gp.likelihood.variance.set_prior(_log_normal(NOISE_PRIOR), warning=False)
-
-    def _start(self, lengthscale: float, noise: float) -> None:
-        lengthscales = np.full(self._gp.input_dim, lengthscale)
-        self._gp[:] = np.concatenate([[OUTPUT_VARIANCE_PRIOR[0]], lengthscales, [noise]])
+    def _gpy_model(self, U: Array, values: Array) -> Any:
+        kernel = _gpy_kernel(self.posterior.kernel, OUTPUT_VARIANCE_PRIOR)
+        gp = GPy.models.GPRegression(U, values[:, None], kernel, noise_var=self._noise)
+        gp.likelihood.variance.set_prior(_log_normal(NOISE_PRIOR), warning=False)
+        return gp
 
     def parameters(self) -> dict[str, float]:
         """Hyperparameters by name, the same names before and after the first observation."""
@@ -350,31 +343,26 @@ class BinaryConstraint(LatentGP):
         if count == 0:
             lengthscales = np.full(dimension, cautious_lengthscale(1, dimension))
             return LatentPosterior.prior(Matern52(self.variance_prior[0], lengthscales))
-        self._load(U, values)
-        inference = self._gp.inference_method
+        starts = [np.log([self.variance_prior[0], *[ell] * dimension]) for ell in CLASSIFIER_STARTS]
         if self.hold_one_class and np.all(values == values[0]):
-            self._start(cautious_lengthscale(count, dimension))
+            theta = np.log([self.variance_prior[0], *[cautious_lengthscale(count, dimension)] * dimension])
         else:
-            self._search([partial(self._start, start) for start in CLASSIFIER_STARTS])
-        inference.tolerance = FINAL_TOLERANCE
-        self._gp.parameters_changed()
-        inference.tolerance = FIT_TOLERANCE
-        return posterior_from_sites(self._kernel(), U, inference.sites.tau, inference.sites.nu)
+            evidence = label_evidence(values, self.link, FIT_TOLERANCE, MAX_SWEEPS)
+            function = objective(U, evidence, Prior(self.variance_prior, LENGTHSCALE_PRIOR), 0.0)
+            # Expectation propagation makes every step dear: one search, from the most promising start.
+            theta = self._fitted(function, [min(starts, key=lambda start: function(start)[0])], dimension)
+        kernel = _kernel(theta, dimension)
+        K = kernel(U, U)
+        sites = propagate(K, values, self.link, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
+        return posterior_from_sites(kernel, U, sites.tau, sites.nu)
 
-    def _load(self, U: Array, labels: Array) -> None:
-        targets = (labels[:, None] + 1.0) / 2.0
-        if self._gp is not None:
-            self._gp.inference_method.reset()
-            self._gp.set_XY(U, targets)
-            return
-        kernel = _new_kernel(U.shape[1], self.variance_prior)
+    def _gpy_model(self, U: Array, values: Array) -> Any:
+        kernel = _gpy_kernel(self.posterior.kernel, self.variance_prior)
         likelihood = LogisticBernoulli() if self.link == "logistic" else GPy.likelihoods.Bernoulli()
-        inference = ParallelEP(self.link, FIT_TOLERANCE)
-        self._gp = GPy.core.GP(U, targets, kernel, likelihood, inference_method=inference, name=self.name)
-
-    def _start(self, lengthscale: float) -> None:
-        self._gp.inference_method.reset()
-        self._gp[:] = np.concatenate([[self.variance_prior[0]], np.full(self._gp.input_dim, lengthscale)])
+        inference = ParallelEP(self.link, FINAL_TOLERANCE, MAX_SWEEPS)
+        return GPy.core.GP(
+            U, (values[:, None] + 1.0) / 2.0, kernel, likelihood, inference_method=inference, name=self.name
+        )
 
     def threshold(self, confidence: float) -> float:
         """The latent value up to which P(label +1 | latent) is at most ``confidence``."""
