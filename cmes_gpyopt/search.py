@@ -169,6 +169,7 @@ class AcquisitionSearch:
         rng: np.random.Generator | None = None,
         near: Array | None = None,
         avoid: Array | None = None,
+        effort: float = 1.0,
     ) -> tuple[Array, Array]:
         """Find the allowed point with the smallest f.
 
@@ -184,6 +185,8 @@ class AcquisitionSearch:
             Points around which extra candidates are placed.
         avoid : array of shape (q, d), optional
             Points not returned while another exists.
+        effort : float
+            Share of ``num_candidates`` that is screened.
 
         Returns
         -------
@@ -194,7 +197,8 @@ class AcquisitionSearch:
         exhaustive = candidates is not None
         if candidates is None:
             around = self._around(near, rng) if near is not None and len(near) else None
-            candidates = spaces.sobol_points(self.space, self.num_candidates, rng, fallback=around)
+            count = max(int(effort * self.num_candidates), 64)
+            candidates = spaces.sobol_points(self.space, count, rng, fallback=around)
             if around is not None:
                 candidates = np.vstack([candidates, around])
         candidates = self._with_context(candidates)

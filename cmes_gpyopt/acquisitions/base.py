@@ -150,6 +150,8 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             rng=self.generator(SEARCH_STREAM),
             near=best if len(best) else data.X[-3:],
             avoid=np.vstack([data.X, self.pending]),
+            # Every draw of y* has a posterior of its own then, and a candidate costs as much as many.
+            effort=0.25 if len(self.pending) else 1.0,
         )
 
     def update(self) -> None:

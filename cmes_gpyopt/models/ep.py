@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 # Site precisions are positive for log-concave links; this floor only absorbs rounding.
 MIN_PRECISION = 1e-10
 
-# The trapezoidal rule converges geometrically for the tilted density, whose poles lie at +-i pi: a step of 0.6 leaves
-# an error near exp(-2 pi^2 / 0.6) = 1e-14. The window is 8.5 standard deviations around the mode, plus half a one
+# The trapezoidal rule converges geometrically for the tilted density, whose poles lie at +-i pi: a step of 0.8 leaves
+# an error near exp(-2 pi^2 / 0.8) = 2e-11. The window is 8.5 standard deviations around the mode, plus half a one
 # because the mode is only bracketed.
-STEP = 0.6
+STEP = 0.8
 HALF_WINDOW = 9.0
 MIN_NODES = 52
 # Reached at a standard deviation of 130, far beyond any cavity of a fitted model; it bounds the memory.
