@@ -1,4 +1,6 @@
-"""Keeping the share of failed evaluations near a limit (max_infeasible_fraction). Run it with
+"""Keeping the share of failed evaluations near a limit (max_infeasible_fraction).
+
+Run it with
 
     python examples/control_failures.py
 

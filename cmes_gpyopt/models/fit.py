@@ -86,7 +86,7 @@ def label_evidence(labels: Array, link: str, tolerance: float, max_sweeps: int) 
 
 def objective(U: Array, evidence: Evidence, prior: Prior, noise_floor: float) -> Callable[[Array], tuple[float, Array]]:
     """The function of theta to minimise: minus log posterior, with gradient."""
-    count, dimension = U.shape
+    dimension = U.shape[1]
     squares = (U[:, None, :] - U[None, :, :]) ** 2  # (N, N, d)
 
     def function(theta: Array) -> tuple[float, Array]:
