@@ -3,7 +3,7 @@
 Importing GPyOpt 1.2.6 silences every warning of the process and fails where matplotlib is missing. Both are
 undone here: the caller's warning filters are restored, and without matplotlib its two plotting modules receive
 stand-ins that explain what to install when a plot is asked for. Its loop names ``numpy.linalg.linalg``, which NumPy 2
-no longer has, whenever an update of the model raises: inside that one module the name is given back, so that the
+deprecates and then drops, whenever an update of the model raises: inside that one module the name is given back, so that the
 user sees the error that was raised.
 """
 
@@ -71,8 +71,7 @@ class _NumpyWithLinalg(types.ModuleType):
         return getattr(np, name)
 
 
-if not hasattr(np.linalg, "linalg"):
-    GPyOpt.core.bo.np = _NumpyWithLinalg("numpy")
+GPyOpt.core.bo.np = _NumpyWithLinalg("numpy")
 
 __all__ = [
     "EP",

@@ -106,6 +106,7 @@ def test_gpyopts_own_optimizer_stays_usable():
     assert (np.abs(bo.X) <= 1).all()
 
 
+@pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # GPyOpt's own
 @pytest.mark.parametrize("dimension", [1, 2])
 def test_gpyopts_plots_still_work(dimension, tmp_path):
     domain = TOY_DOMAIN[:dimension]
