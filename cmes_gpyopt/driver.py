@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 from . import spaces
 from ._gpyopt import BayesianOptimization, ContextManager, Design_space, GPyOpt
 from .acquisitions import METHODS, ConstrainedAcquisition
+from .checks import whole_number
 from .errors import CMESError, Infeasible
 from .evaluation import Evaluation, failed, interpret
 from .history import History
@@ -161,6 +162,7 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         self._set_gpyopt_attributes(initial_design_numdata)
         self._restarts: dict[bytes, int] = {}
         self._credit = 0
+        self._planned = 0
         self.history: History | None = None
         if history is not None:
             self._open_history(history)
@@ -363,14 +365,12 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         """
         if self.f is None:
             raise CMESError("there is no f to run; pass one, or use suggest_next_locations and tell")
-        if isinstance(max_iter, bool) or not isinstance(max_iter, int | np.integer) or max_iter < 0:
-            raise CMESError(f"max_iter must be a non-negative integer, got {max_iter!r}")
+        max_iter = whole_number("max_iter", max_iter, 0)
         if not isinstance(max_time, int | float) or not max_time >= 0:
             raise CMESError(f"max_time must be a non-negative number of seconds, got {max_time!r}")
-        counted = min(self._credit, int(max_iter))
+        counted = min(self._credit, max_iter)
         self._credit -= counted
-        fresh = self._todo[spaces.is_row_of(self._todo, self._initial)]
-        budget = len(fresh) + int(max_iter) - counted + (len(self._todo) - len(fresh))
+        budget = len(self._todo) + max_iter - counted
         self._planned = len(self.X) + budget
         self.context = context
         start, before = time.monotonic(), len(self.X)
@@ -380,8 +380,6 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
         self.num_acquisitions = len(self.X) - before
         self.cum_time = time.monotonic() - start
         return self.result(reason)
-
-    _planned = 0
 
     def result(self, reason: str = "") -> Result:
         """What has been found so far."""
@@ -619,15 +617,14 @@ def _check_arguments(
         raise CMESError("Y was given without X; pass both, or X alone to have it evaluated")
     if Y is None and C is not None:
         raise CMESError("C was given without Y; pass X, Y and C")
-    if X is None and (isinstance(initial, bool) or not isinstance(initial, int) or initial < 1):
-        raise CMESError(f"initial_design_numdata must be a positive integer, got {initial!r}")
+    if X is None:
+        whole_number("initial_design_numdata", initial, 1)
     classes: Sequence[Any] = catch if isinstance(catch, tuple) else (catch,)
     if not all(isinstance(c, type) and issubclass(c, Exception) for c in classes):
         raise CMESError(f"catch must be an exception class or a tuple of them, got {catch!r}")
     if not isinstance(isolate, bool | Limits):
         raise CMESError(f"isolate must be True, False or Limits(seconds=..., memory=...), got {isolate!r}")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise CMESError(f"batch_size must be a positive integer, got {batch_size!r}")
+    whole_number("batch_size", batch_size, 1)
     if fraction is not None and not (isinstance(fraction, int | float) and 0 <= fraction <= 1):
         raise CMESError(f"max_infeasible_fraction must lie between 0 and 1, got {fraction!r}")
 

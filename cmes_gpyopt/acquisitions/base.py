@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from .. import spaces
 from .._gpyopt import AcquisitionBase, Design_space
+from ..checks import whole_number
 from ..errors import CMESError
 from ..models import ConstrainedModel, Constraint, Regression, constraints_from
 from ..search import AcquisitionSearch
@@ -63,10 +64,8 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
                 f"{type(self).__name__} needs a ConstrainedModel, got {type(model).__name__}; "
                 f"{type(self).__name__}.for_domain(domain) builds one"
             )
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise CMESError(f"seed must be a non-negative integer, got {seed!r}")
         super().__init__(model, space, optimizer or AcquisitionSearch(space), cost_withGradients)
-        self.seed = int(seed)
+        self.seed = whole_number("seed", seed, 0)
         self._nothing_pending = np.empty((0, space.model_dimensionality))
         self.pending: Array = self._nothing_pending
         self.least_probability = 0.0

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from .. import spaces
 from .._gpyopt import Design_space
+from ..checks import number, one_of, whole_number
 from ..errors import CMESError
 from ..models import ConstrainedModel
 from ..optima import candidate_grid, joint_optima, marginal_optima, pathwise_optima
@@ -107,22 +108,22 @@ class ConstrainedMES(ConstrainedAcquisition):
         seed: int = 0,
     ) -> None:
         super().__init__(model, space, optimizer, cost_withGradients, seed=seed)
-        self.preset = _one_of("preset", preset, tuple(PRESETS))
+        self.preset = one_of("preset", preset, tuple(PRESETS))
         defaults = PRESETS[preset]
-        self.confidence = _number("confidence", defaults["confidence"] if confidence is None else confidence)
-        self.ystar_cap = _number("ystar_cap", defaults["ystar_cap"] if ystar_cap is None else ystar_cap)
-        self.estimator = _one_of("estimator", estimator or defaults["estimator"], ("entropy", "mixture", "kl"))
-        self.table = _one_of("table", table or defaults["table"], ("exact", "laplace"))
-        self.objective_observed = _one_of("objective_observed", objective_observed, ("feasible", "always"))
-        self.border = None if border is None else _number("border", border)
+        self.confidence = number("confidence", defaults["confidence"] if confidence is None else confidence)
+        self.ystar_cap = number("ystar_cap", defaults["ystar_cap"] if ystar_cap is None else ystar_cap)
+        self.estimator = one_of("estimator", estimator or defaults["estimator"], ("entropy", "mixture", "kl"))
+        self.table = one_of("table", table or defaults["table"], ("exact", "laplace"))
+        self.objective_observed = one_of("objective_observed", objective_observed, ("feasible", "always"))
+        self.border = None if border is None else number("border", border)
         if self.border is not None and not 0 < self.border < np.inf:
             raise CMESError(f"border must be a positive number or None, got {border!r}")
-        self.sampler = _one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
-        self.num_samples = _positive_integer("num_samples", num_samples)
-        self.grid_size = _positive_integer("grid_size", grid_size)
+        self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
+        self.num_samples = whole_number("num_samples", num_samples, 1)
+        self.grid_size = whole_number("grid_size", grid_size, 1)
         if not 0.0 < self.confidence < 1.0:
             raise CMESError(f"confidence must lie strictly between 0 and 1, got {confidence!r}")
-        self.noise = _one_of("noise", noise, ("ignore", "point", "exact"))
+        self.noise = one_of("noise", noise, ("ignore", "point", "exact"))
         if noise == "exact" and (self.estimator != "kl" or sum(not c.binary for c in model.constraints) > 1):
             raise CMESError(
                 "noise='exact' needs estimator='kl' and at most one real constraint; pass these, or noise='point'"
@@ -218,7 +219,7 @@ class ConstrainedMES(ConstrainedAcquisition):
 
     def target_scores(self, X: Array, target: str, grad: bool) -> Any:
         """Scores (n,) of evaluating ``target``, with their gradient (n, d) on request."""
-        _one_of("target", target, ("joint", "objective", *(c.name for c in self.model.constraints)))
+        one_of("target", target, ("joint", "objective", *(c.name for c in self.model.constraints)))
         observation = Observation(
             self.objective,
             self.constraints,
@@ -243,21 +244,3 @@ class ConstrainedMES(ConstrainedAcquisition):
             # All draws without a feasible point are alike: one, counted as often as it occurred.
             groups.append((y_star[unbounded[:1]], unbounded[:1], estimator, weight * len(unbounded)))
         return observation.total([group for group in groups if len(group[0])])
-
-
-def _one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    if value not in allowed:
-        raise CMESError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-    return value
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or np.isnan(value):
-        raise CMESError(f"{name} must be a number, got {value!r}")
-    return float(value)
-
-
-def _positive_integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise CMESError(f"{name} must be a positive integer, got {value!r}")
-    return int(value)

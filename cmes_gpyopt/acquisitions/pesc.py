@@ -37,12 +37,12 @@ import numpy.typing as npt
 
 from .. import spaces
 from .._gpyopt import Design_space
+from ..checks import whole_number
 from ..errors import CMESError
 from ..models import ConstrainedModel, LatentPosterior, RealConstraint
 from ..normal import log1mexp, log_cdf, log_pdf
 from ..optima import candidate_grid, pathwise_optima
 from .base import GRID_STREAM, OPTIMA_STREAM, ConstrainedAcquisition
-from .cmes import _positive_integer
 
 Array = npt.NDArray[np.float64]
 
@@ -407,8 +407,8 @@ class PESC(ConstrainedAcquisition):
                 f"PESC needs one or more measured constraints (RealConstraint), got {', '.join(kinds) or 'none'}; "
                 "pass feedback='real' and return constraint values, or use ConstrainedMES"
             )
-        self.num_samples = _positive_integer("num_samples", num_samples)
-        self.grid_size = _positive_integer("grid_size", grid_size)
+        self.num_samples = whole_number("num_samples", num_samples, 1)
+        self.grid_size = whole_number("grid_size", grid_size, 1)
         self.x_star: Array = np.empty((0, space.model_dimensionality))
         self._conditioned: list[Conditioned] = []
 
