@@ -247,16 +247,15 @@ class ConstrainedBayesianOptimization(BayesianOptimization):  # type: ignore[mis
             seed=self.seed,
             acquisition=type(self.acquisition).__name__,
         )
-        initial = self._initial
         for _, x, evaluation in self.history.done():
             self._record(x[None, :], evaluation)
         running = self.history.running()
         # What was in flight when the last process died comes first, and is marked as repeated when it starts again.
         self._restarts = {x.tobytes(): id for id, x in running}
-        interrupted = np.array([x for _, x in running]).reshape(-1, initial.shape[1])
+        interrupted = np.array([x for _, x in running]).reshape(-1, self._initial.shape[1])
         rest = self._todo[~spaces.is_row_of(self._todo, interrupted)]
         self._todo = np.vstack([interrupted, rest])
-        self._credit = int((~spaces.is_row_of(self.X, initial)).sum() + (~spaces.is_row_of(interrupted, initial)).sum())
+        self._credit = self.history.suggestion_count()
         if len(self.X) or len(running):
             logger.info("resumed %s: %d evaluations, %d in flight", path, len(self.X), len(running))
 

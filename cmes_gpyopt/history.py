@@ -169,6 +169,12 @@ class History(AbstractContextManager["History"]):
         rows = [(id, _doubles(x), _doubles(outcome), cause) for id, x, outcome, cause in self._rows("done")]
         return [(id, x, Evaluation(float(outcome[0]), outcome[1:], cause)) for id, x, outcome, cause in rows]
 
+    def suggestion_count(self) -> int:
+        """How many suggestions were started and not given up; initial points and what was told do not count."""
+        query = "SELECT COUNT(*) FROM evaluation WHERE kind = 'suggestion' AND status IN ('running', 'done')"
+        with self._transaction() as connection:
+            return int(connection.execute(query).fetchone()[0])
+
     def _rows(self, status: str) -> list[tuple[int, bytes, bytes, str]]:
         query = "SELECT id, x, outcome, cause FROM evaluation WHERE status = ? ORDER BY id"
         with self._transaction() as connection:

@@ -392,6 +392,24 @@ def test_the_same_call_with_the_same_file_resumes(tmp_path):
     assert (table["attempts"] == 2).sum() == 2
 
 
+def test_evaluations_told_from_outside_do_not_use_up_the_budget_of_a_resumed_run(tmp_path):
+    outside = np.array([[0.5, 0.3], [-0.3, -0.3]])
+    for calls in (6, 100):
+        left = iter(range(calls))
+
+        def f(x, left=left):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return TOY.with_failures(x)
+
+        bo = make(f, acquisition="random", acquisition_options={}, history=tmp_path / "run.db")
+        if calls == 6:
+            bo.tell(outside, TOY.objective(outside))
+        bo.run_optimization(4)
+        bo.history.close()
+    assert len(bo.X) == 2 + 5 + 4
+
+
 def test_asked_and_told_evaluations_are_in_the_history(tmp_path):
     bo = make(None, history=tmp_path / "run.db")
     for _ in range(6):
