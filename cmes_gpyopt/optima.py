@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr
 
 from . import spaces
 from ._gpyopt import Design_space
-from .models import Constraint, Regression, SamplePaths
+from .models import Constraint, JointDraws, Regression, SamplePaths
 from .normal import log1mexp, log_cdf
 from .search import minimise_from
 
@@ -65,6 +66,10 @@ class Optima(NamedTuple):
     """J arrays (K, p)"""
 
 
+# Points drawn jointly before the others are looked at again.
+BLOCK = 128
+
+
 def joint_optima(
     objective: Regression,
     constraints: Sequence[Constraint],
@@ -74,8 +79,14 @@ def joint_optima(
     rng: np.random.Generator,
     space: Design_space | None = None,
     pending: Array | None = None,
+    tolerance: float = 1e-3,
 ) -> Optima:
     """Draw y* jointly over ``grid``.
+
+    Points are drawn in blocks, the most promising first. Given what was drawn, point i changes the optimum of draw k
+    with a probability of at most P(c_j(x_i) <= delta_j for all j) P(y(x_i) < y*_k); by the union bound, leaving out a
+    set of points changes no more draws than the sum of these says. Points are left out while their sum, averaged over
+    the draws, stays below ``tolerance``.
 
     Parameters
     ----------
@@ -88,15 +99,61 @@ def joint_optima(
         Not needed here; all samplers are called alike.
     pending : array of shape (p, d), optional
         Points whose drawn values are wanted too; all of them rows of ``grid``.
+    tolerance : float
+        Bound on the expected share of draws whose y* differs from that over the whole grid; with 0 all points are
+        drawn at once.
     """
-    where = np.empty(0, dtype=int) if pending is None else spaces.row_numbers(pending, grid)
-    y = objective.sample(grid, rng.standard_normal((len(grid), num_samples)))  # (K, m)
-    feasible_y, values = y.copy(), []
-    for constraint, threshold in zip(constraints, thresholds, strict=True):
-        c = constraint.sample(grid, rng.standard_normal((len(grid), num_samples)))
+    latents = (objective, *constraints)
+    draws = [latent.draws(grid, rng.standard_normal((len(grid), num_samples))) for latent in latents]
+    wanted = np.empty(0, dtype=int) if pending is None else spaces.row_numbers(pending, grid)
+    chance = _chance_to_matter(draws, thresholds, np.full(num_samples, np.inf))
+    if tolerance == 0.0:
+        chosen = np.arange(len(grid))
+    else:
+        promise = _chance_to_matter(draws, thresholds, _first_guess(draws[0], chance))
+        promise[wanted] = np.inf
+        chosen = np.argsort(-promise, kind="stable")[: max(BLOCK, len(wanted))]
+    values = [draw.draw(chosen) for draw in draws]  # (K, b) each
+    position = np.empty(len(grid), dtype=int)
+    position[chosen] = np.arange(len(chosen))
+    at_wanted = [v[:, position[wanted]] for v in values]
+    best, budget = _lowest_feasible(values, thresholds), tolerance
+    while True:
+        chance = _chance_to_matter(draws, thresholds, best)
+        if chance.sum() <= budget:
+            return Optima(best, None, at_wanted[0], tuple(at_wanted[1:]))
+        order = np.argsort(chance, kind="stable")
+        spent = np.cumsum(chance[order])
+        dropped = int(np.searchsorted(spent, 0.5 * budget, side="right"))
+        budget -= spent[dropped - 1] if dropped else 0.0
+        for draw in draws:
+            draw.keep(order[dropped:])
+        chosen = np.arange(draws[0].std.size)[-BLOCK:]  # the likeliest to matter
+        values = [draw.draw(chosen) for draw in draws]
+        best = np.minimum(best, _lowest_feasible(values, thresholds))
+
+
+def _lowest_feasible(values: Sequence[Array], thresholds: Sequence[float]) -> Array:
+    """The smallest objective value of each draw where its constraints hold, (K,), from values (K, b) of all latents."""
+    feasible_y = values[0].copy()
+    for c, threshold in zip(values[1:], thresholds, strict=True):
         feasible_y[c > threshold] = np.inf
-        values.append(c[:, where])
-    return Optima(feasible_y.min(axis=1), None, y[:, where], tuple(values))
+    return np.asarray(feasible_y.min(axis=1))
+
+
+def _chance_to_matter(draws: Sequence[JointDraws], thresholds: Sequence[float], best: Array) -> Array:
+    """P(feasible and below ``best`` (K,)) at each open point, averaged over the draws, (r,)."""
+    y, *constraints = draws
+    chance = ndtr((best[:, None] - y.mean) / y.std)
+    for c, threshold in zip(constraints, thresholds, strict=True):
+        chance *= ndtr((threshold - c.mean) / c.std)
+    return np.asarray(chance.mean(axis=0))
+
+
+def _first_guess(objective: JointDraws, feasible: Array) -> Array:
+    """Something for the first block to beat, (K,): the lowest mean among points likely to be ``feasible`` (r,)."""
+    likely = feasible >= 0.5 * feasible.max()
+    return np.asarray(objective.mean[:, likely].min(axis=1))
 
 
 def marginal_optima(

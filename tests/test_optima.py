@@ -61,7 +61,7 @@ def test_marginal_moments_of_the_draws_are_those_of_the_posterior(model, grid):
 
 def test_a_stricter_threshold_never_lowers_the_optimum(model, grid):
     strict, lax = (
-        joint_optima(model.objective, model.constraints, [t], grid, 50, np.random.default_rng(2)).y_star
+        joint_optima(model.objective, model.constraints, [t], grid, 50, np.random.default_rng(2), tolerance=0).y_star
         for t in (-2.0, 2.0)
     )
     assert (strict >= lax).all()
@@ -82,10 +82,61 @@ def test_several_constraints_must_all_hold(model, grid):
     both = ConstrainedModel(SPACE, [BinaryConstraint("crash"), RealConstraint("size")])
     both.set_data(X, X[:, 0], np.column_stack([np.where(X[:, 0] > -0.5, -1.0, 1.0), X[:, 1]]))
     thresholds = [c.threshold(0.5) for c in both.constraints]
-    pair = joint_optima(both.objective, both.constraints, thresholds, grid, 64, np.random.default_rng(2)).y_star
-    one = joint_optima(both.objective, both.constraints[:1], thresholds[:1], grid, 64, np.random.default_rng(2)).y_star
+    pair, one = (
+        joint_optima(
+            both.objective, both.constraints[:j], thresholds[:j], grid, 64, np.random.default_rng(2), tolerance=0
+        ).y_star
+        for j in (2, 1)
+    )
     assert (pair >= one).all()
     assert (pair > one).mean() > 0.5
+
+
+def test_blocks_drawn_one_after_the_other_are_one_joint_draw(model, grid):
+    for latent in (model.objective, model.constraints[0]):
+        order = np.random.default_rng(6).permutation(len(grid))
+        normals = np.random.default_rng(7).standard_normal((len(grid), 5))
+        mean, covariance = latent.joint(grid[order])
+        covariance[np.diag_indices_from(covariance)] += 1e-9 * latent.posterior.kernel.variance
+        expected = mean + (np.linalg.cholesky(covariance) @ normals[order]).T
+        draws, found, left = latent.draws(grid, normals), [], np.arange(len(grid))
+        for block in np.array_split(order, 6):
+            found.append(draws.draw(np.array([int(np.flatnonzero(left == row)[0]) for row in block])))
+            left = left[~np.isin(left, block)]
+        assert draws.std.size == 0
+        np.testing.assert_allclose(np.hstack(found), expected, atol=1e-3 * latent.posterior.kernel.variance**0.5)
+
+
+def test_moments_between_two_blocks_are_conditional_on_what_was_drawn(model, grid):
+    latent, normals = model.objective, np.random.default_rng(7).standard_normal((len(grid), 3))
+    draws = latent.draws(grid, normals)
+    rows = np.arange(0, 40)
+    values = draws.draw(rows)
+    expected = latent.conditioned(grid[rows], values).moments(grid[40:])
+    np.testing.assert_allclose(draws.mean, expected.mean, atol=1e-6)
+    np.testing.assert_allclose(draws.std, expected.std, atol=1e-6)
+    draws.keep(np.array([7, 3]))
+    np.testing.assert_allclose(draws.mean, expected.mean[:, [7, 3]], atol=1e-6)
+
+
+def test_points_left_out_change_no_more_draws_than_the_union_bound_allows(model):
+    grid = candidate_grid(SPACE, 1000, model.data.X, np.random.default_rng(1))
+
+    def draws(tolerance):
+        # The same normals belong to the same points, and what is drawn is drawn in the same order.
+        return np.concatenate(
+            [
+                joint_optima(
+                    model.objective, model.constraints, [0.0], grid, 10, np.random.default_rng(seed), tolerance=tolerance
+                ).y_star
+                for seed in range(60)
+            ]
+        )
+
+    whole = draws(1e-300)
+    assert 0 < (draws(0.1) != whole).mean() <= 0.1
+    assert (draws(1e-3) != whole).mean() <= 0.01
+    assert (draws(50.0) != whole).mean() > 0.2  # a bound this loose leaves out points that matter
 
 
 def test_the_grid_holds_the_evaluated_points_once(model):

@@ -23,6 +23,7 @@ from .._gpyopt import GPy
 from ..errors import CMESError
 from ..feedback import latent_threshold, log_probability_feasible
 from ..normal import hazard, log_cdf
+from .draws import JointDraws
 from .ep import LogisticBernoulli, ParallelEP, propagate
 from .fit import Prior, gaussian_evidence, label_evidence, objective, search
 from .paths import SamplePaths
@@ -140,6 +141,10 @@ class LatentGP:
     def sample(self, X: Array, normals: Array) -> Array:
         """Exact joint draws of the latent function at X from standard normals (m, K); returns (K, m)."""
         return self.posterior.sample(self._to_unit(X), normals)
+
+    def draws(self, X: Array, normals: Array) -> JointDraws:
+        """Joint draws at X (m, d) from standard normals (m, K), to be made block by block."""
+        return JointDraws(self.posterior, self._to_unit(X), normals)
 
     def paths(self, count: int, rng: np.random.Generator) -> SamplePaths:
         """Draw ``count`` sample paths of the latent function, continuous functions of X."""

@@ -1,0 +1,70 @@
+"""Joint draws of a latent function over a finite set of points, made block by block.
+
+The result is that of one Cholesky factorisation of the joint covariance with its rows in the order of the blocks; but
+after each block the points not drawn yet are known to be unlikely to matter, or not, and those that cannot matter need
+not be drawn. Drawing every point costs what the full factorisation costs.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import blas
+
+from .posterior import LatentPosterior, jittered_cholesky
+
+Array = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int_]
+
+
+class JointDraws:
+    """K joint draws over those of m points that are still open, given the values drawn so far.
+
+    Parameters
+    ----------
+    posterior : LatentPosterior
+    U : array of shape (m, d)
+        Points on the unit cube.
+    normals : array of shape (m, K)
+        Standard normals, those of each point in its row.
+
+    Attributes
+    ----------
+    mean : array of shape (K, r)
+        Of each draw at the r open points.
+    std : array of shape (r,)
+    """
+
+    def __init__(self, posterior: LatentPosterior, U: Array, normals: Array) -> None:
+        self._kernel = posterior.kernel
+        self._floor = posterior.variance_floor
+        self._U, self._normals = U, normals
+        k = posterior.kernel(U, posterior.inputs)
+        # Rows of a matrix R with prior minus posterior covariance R R', a column for each datum and drawn point.
+        self._explained = k @ posterior.half.T
+        self._variance = posterior.kernel.variance - np.einsum("ij,ij->i", self._explained, self._explained)
+        self.mean = np.repeat((posterior.weights @ k.T)[None, :], normals.shape[1], axis=0)
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation at the open points, (r,), positive."""
+        return np.asarray(np.sqrt(np.maximum(self._variance, self._floor)))
+
+    def draw(self, rows: Rows) -> Array:
+        """Draw the open points ``rows`` (b,); returns their values (K, b) and closes them."""
+        covariance = self._kernel(self._U, self._U[rows])  # (r, b)
+        covariance -= self._explained @ self._explained[rows].T
+        factor = jittered_cholesky(covariance[rows], self._kernel.variance)
+        normals = self._normals[rows]
+        values = self.mean[:, rows] + (factor @ normals).T
+        others = np.delete(np.arange(len(self._U)), rows)
+        self.keep(others)
+        # The transpose of a C-ordered matrix is Fortran-ordered, which spares the solver a copy.
+        gained = blas.dtrsm(1.0, factor, covariance[others].T, lower=1).T if len(others) else covariance[others]
+        self.mean += (gained @ normals).T
+        self._variance -= np.einsum("ij,ij->i", gained, gained)
+        self._explained = np.hstack([self._explained, gained])
+        return np.asarray(values)
+
+    def keep(self, rows: Rows) -> None:
+        """Close all open points but ``rows``, in their order."""
+        self._U, self._normals, self._explained = self._U[rows], self._normals[rows], self._explained[rows]
+        self._variance, self.mean = self._variance[rows], self.mean[:, rows]
