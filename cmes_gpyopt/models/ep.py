@@ -14,12 +14,13 @@ Rasmussen and Williams (2006), Gaussian Processes for Machine Learning, section 
 """
 
 import logging
+from collections import deque
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
-from scipy.special import expit, log_expit, log_ndtr
+from scipy.special import expit, log_ndtr
 
 from .._gpyopt import EP, GPy
 from ..normal import hazard
@@ -71,11 +72,11 @@ def logistic_moments(labels: Array, mean: Array, variance: Array) -> Tilted:
     centre = 0.5 * (low + high)
     count = int(np.clip(np.ceil(2.0 * HALF_WINDOW * std.max(initial=0.0) / STEP), MIN_NODES, MAX_NODES))
     nodes = np.linspace(-HALF_WINDOW, HALF_WINDOW, count)[:, None]
-    offset = std * nodes  # (nodes, N)
-    c = centre + offset
-    log_density = log_expit(c) - 0.5 * ((c - m) / std) ** 2
-    peak = log_density.max(axis=0)
-    weight = np.exp(log_density - peak)
+    c = centre + std * nodes  # (nodes, N)
+    # sigma(c) is exp(min(c, 0)) / (1 + exp(-|c|)); the exponent at the centre, near the largest, is taken out of the sum.
+    peak = np.minimum(centre, 0.0) - 0.5 * ((centre - m) / std) ** 2
+    weight = np.exp(np.minimum(c, 0.0) - 0.5 * ((c - m) / std) ** 2 - peak)
+    weight /= 1.0 + np.exp(-np.abs(c))
     total = weight.sum(axis=0)
     first = (weight * nodes).sum(axis=0) / total
     second = (weight * (nodes - first) ** 2).sum(axis=0) / total
@@ -135,30 +136,62 @@ def propagate(
     moments = MOMENTS[link]
     tau, nu = start if start is not None else (np.full(len(labels), MIN_PRECISION), np.zeros(len(labels)))
     damping, last, best = 1.0, np.inf, None
+    steps = AndersonSteps()
     for sweeps in range(1, max_sweeps + 1):
         mean, variance, factor = _site_posterior(K, tau, nu)
+        std = np.sqrt(variance)
         cavity_tau = np.maximum(1.0 / variance - tau, MIN_PRECISION)
         cavity_nu = mean / variance - nu
         tilted = moments(labels, cavity_nu / cavity_tau, 1.0 / cavity_tau)
         residual = float(
-            max(
-                np.abs((tilted.mean - mean) / np.sqrt(variance)).max(),
-                np.abs(tilted.variance / variance - 1.0).max(),
-            )
+            max(np.abs((tilted.mean - mean) / std).max(), np.abs(tilted.variance / variance - 1.0).max())
         )
         if best is None or residual < best.residual:
             log_evidence = _log_evidence(tau, nu, cavity_tau, cavity_nu, mean, tilted, factor)
             best = Sites(tau, nu, log_evidence, factor, residual, sweeps)
         if residual < tolerance:
             return best
+        change = np.concatenate(
+            [1.0 / tilted.variance - cavity_tau - tau, tilted.mean / tilted.variance - cavity_nu - nu]
+        )
         # Halve the steps when they overshoot, and lengthen them again when they do not.
-        damping = max(0.5 * damping, 0.05) if residual > last else min(1.3 * damping, 1.0)
+        if residual > last:
+            damping = max(0.5 * damping, 0.05)
+            steps = AndersonSteps()
+        else:
+            damping = min(1.3 * damping, 1.0)
         last = residual
-        tau = np.maximum(tau + damping * (1.0 / tilted.variance - cavity_tau - tau), MIN_PRECISION)
-        nu = nu + damping * (tilted.mean / tilted.variance - cavity_nu - nu)
+        sites = steps.next(np.concatenate([tau, nu]), change, np.concatenate([variance, std]), damping)
+        tau, nu = np.maximum(sites[: len(tau)], MIN_PRECISION), sites[len(tau) :]
     assert best is not None
     logger.warning("EP stopped after %d sweeps with residual %.1e", max_sweeps, best.residual)
     return best
+
+
+class AndersonSteps:
+    """Anderson acceleration of a fixed-point iteration: the secants of the last few steps stand in for its Jacobian.
+
+    References
+    ----------
+    Walker and Ni (2011), Anderson acceleration for fixed-point iterations.
+    """
+
+    def __init__(self, depth: int = 6) -> None:
+        self._points: deque[Array] = deque(maxlen=depth)
+        self._changes: deque[Array] = deque(maxlen=depth)
+
+    def next(self, point: Array, change: Array, weights: Array, damping: float) -> Array:
+        """The point to go on from, where a plain step would add ``change``; all (n,), ``weights`` those of the norm.
+
+        Steps are plain while they are damped.
+        """
+        self._points.append(point)
+        self._changes.append(change)
+        if len(self._points) == 1 or damping < 1.0:
+            return point + damping * change
+        d_points, d_changes = np.diff(self._points, axis=0).T, np.diff(self._changes, axis=0).T
+        share, *_ = np.linalg.lstsq(d_changes * weights[:, None], change * weights, rcond=1e-10)
+        return np.asarray(point + change - (d_points + d_changes) @ share)
 
 
 def _log_evidence(
