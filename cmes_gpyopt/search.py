@@ -166,6 +166,7 @@ class AcquisitionSearch:
         f_df: ValueAndGradient | None = None,
         duplicate_manager: Any = None,
         *,
+        screen: Value | None = None,
         rng: np.random.Generator | None = None,
         near: Array | None = None,
         avoid: Array | None = None,
@@ -179,6 +180,8 @@ class AcquisitionSearch:
             Value (n, 1), and value with gradient (n, d), of model-space points (n, d).
         duplicate_manager : GPyOpt DuplicateManager, optional
             Points it knows are not returned while another exists.
+        screen : callable, optional
+            Stands in for f where candidates are compared, which must only be good enough to choose starts.
         rng : numpy Generator, optional
             Source of the candidates; a fixed one by default.
         near : array of shape (p, d), optional
@@ -202,7 +205,7 @@ class AcquisitionSearch:
             if around is not None:
                 candidates = np.vstack([candidates, around])
         candidates = self._with_context(candidates)
-        values = f(candidates).ravel()
+        values = (f if exhaustive or screen is None else screen)(candidates).ravel()
         if not exhaustive and f_df is not None:
             refined = self._refine(candidates, values, f_df)
             candidates = np.vstack([refined, candidates])

@@ -19,6 +19,7 @@ from cmes_gpyopt.feedback import (
     log_probability_feasible,
     logistic_outcomes,
     probit_outcomes,
+    rough_outcomes,
 )
 
 Array = npt.NDArray[np.float64]
@@ -418,3 +419,15 @@ def test_the_callers_arrays_are_left_alone() -> None:
     for table in (laplace, exact, probit):
         table(mean, std, 0.0)
     np.testing.assert_array_equal([mean, std], [[0.0, 1.0], [0.0, 2.0]])
+
+
+@pytest.mark.parametrize("link", ["logistic", "probit"])
+def test_the_rough_table_is_good_enough_to_choose_by(link):
+    rng = np.random.default_rng(3)
+    mean, std = rng.normal(0, 4, 1000), rng.uniform(0.05, 6, 1000)
+    exact = logistic_outcomes(mean, std, 0.3, "exact") if link == "logistic" else probit_outcomes(mean, std, 0.3)
+    errors = [
+        np.abs(a - b) / np.maximum(1, np.abs(a))
+        for a, b in zip(exact, rough_outcomes(mean, std, 0.3, link), strict=True)
+    ]
+    assert 1e-12 < np.max(errors) < 1e-2

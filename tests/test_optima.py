@@ -127,7 +127,13 @@ def test_points_left_out_change_no_more_draws_than_the_union_bound_allows(model)
         return np.concatenate(
             [
                 joint_optima(
-                    model.objective, model.constraints, [0.0], grid, 10, np.random.default_rng(seed), tolerance=tolerance
+                    model.objective,
+                    model.constraints,
+                    [0.0],
+                    grid,
+                    10,
+                    np.random.default_rng(seed),
+                    tolerance=tolerance,
                 ).y_star
                 for seed in range(60)
             ]

@@ -137,14 +137,21 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         self.update()
         if not isinstance(self.optimizer, AcquisitionSearch):
             return super().optimize(duplicate_manager)  # type: ignore[no-any-return]
-        return self._search(self.acquisition_function, self.acquisition_function_withGradients, duplicate_manager)
+        return self._search(
+            self.acquisition_function, self.acquisition_function_withGradients, duplicate_manager, self._screen
+        )
 
-    def _search(self, f: Any, f_df: Any, duplicate_manager: Any) -> tuple[Array, Array]:
+    def _screen(self, x: Array) -> Array:
+        """The acquisition function, as accurately as the choice of starting points needs."""
+        return self.acquisition_function(x)
+
+    def _search(self, f: Any, f_df: Any, duplicate_manager: Any, screen: Any = None) -> tuple[Array, Array]:
         data = self.model.data
         best = data.X[data.feasible][np.argsort(data.Y[data.feasible])[:3]]
         return self.optimizer.optimize(  # type: ignore[no-any-return]
             f=f,
             f_df=f_df,
+            screen=screen,
             duplicate_manager=duplicate_manager,
             rng=self.generator(SEARCH_STREAM),
             near=best if len(best) else data.X[-3:],

@@ -139,6 +139,7 @@ class ConstrainedMES(ConstrainedAcquisition):
                 "is feasible; pass another estimator"
             )
         self.y_star: Array = np.empty(0)
+        self._screening = False
         self._best_in_flight: Array | float = np.inf
 
     def _prepare(self) -> None:
@@ -193,6 +194,13 @@ class ConstrainedMES(ConstrainedAcquisition):
         point, _ = self._search(lambda X: f_df(X)[0], f_df, duplicate_manager)
         return point, self.acquisition_function(point)
 
+    def _screen(self, x: Array) -> Array:
+        self._screening = True
+        try:
+            return self.acquisition_function(x)
+        finally:
+            self._screening = False
+
     def score(self, x: Array, target: str = "joint") -> Array:
         """Information about y* from evaluating ``target`` at points x (n, d) of the model space, (n,).
 
@@ -227,7 +235,7 @@ class ConstrainedMES(ConstrainedAcquisition):
             self.thresholds,
             target=target,
             objective_observed=self.objective_observed,
-            table=self.table,
+            table="rough" if self._screening and self.table == "exact" else self.table,
             noise=self.noise,
             grad=grad,
         )

@@ -23,7 +23,7 @@ from ..entropy import (
     unobserved_partials,
     with_unobserved,
 )
-from ..feedback import logistic_outcomes, probit_outcomes
+from ..feedback import logistic_outcomes, probit_outcomes, rough_outcomes
 from ..models import Constraint, Moments, RealConstraint, Regression
 from ..noisy import kl_noisy
 from ..normal import hazard, log_cdf
@@ -118,7 +118,8 @@ class Observation:
         "joint", "objective", or the name of a constraint: what is evaluated. The rest stays hidden.
     objective_observed : {"feasible", "always"}
         Whether a joint evaluation shows the objective where a label says infeasible.
-    table : {"exact", "laplace"}
+    table : {"exact", "laplace", "rough"}
+        "rough" has no gradient.
     noise : {"ignore", "point", "exact"}
     grad : bool
     """
@@ -249,7 +250,8 @@ class Observation:
 
 def _table(m: Moments, link: str, threshold: float, method: str, grad: bool) -> Table:
     """The outcome table (2, 1, n) of a binary constraint, or (2, K, n) where its mean differs between draws."""
-    make = probit_outcomes if link == "probit" else partial(logistic_outcomes, method=method)
+    make: Any = probit_outcomes if link == "probit" else partial(logistic_outcomes, method=method)
+    make = partial(rough_outcomes, link=link) if method == "rough" else make
     mean = np.atleast_2d(m.mean)
     arguments = (mean.ravel(), np.broadcast_to(m.std, mean.shape).ravel(), threshold)
     made = make(*arguments, grad=True) if grad else (make(*arguments),)

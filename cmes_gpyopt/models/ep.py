@@ -143,9 +143,7 @@ def propagate(
         cavity_tau = np.maximum(1.0 / variance - tau, MIN_PRECISION)
         cavity_nu = mean / variance - nu
         tilted = moments(labels, cavity_nu / cavity_tau, 1.0 / cavity_tau)
-        residual = float(
-            max(np.abs((tilted.mean - mean) / std).max(), np.abs(tilted.variance / variance - 1.0).max())
-        )
+        residual = float(max(np.abs((tilted.mean - mean) / std).max(), np.abs(tilted.variance / variance - 1.0).max()))
         if best is None or residual < best.residual:
             log_evidence = _log_evidence(tau, nu, cavity_tau, cavity_nu, mean, tilted, factor)
             best = Sites(tau, nu, log_evidence, factor, residual, sweeps)
