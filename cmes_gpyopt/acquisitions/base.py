@@ -7,10 +7,11 @@ import numpy.typing as npt
 
 from .. import spaces
 from .._gpyopt import AcquisitionBase, Design_space
-from ..checks import whole_number
+from ..checks import number, whole_number
 from ..errors import CMESError
 from ..models import ConstrainedModel, Constraint, Regression, constraints_from
 from ..search import AcquisitionSearch
+from .border import inside_share, weigh, weigh_log
 
 Array = npt.NDArray[np.float64]
 
@@ -42,6 +43,9 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
     seed : int
         Everything random is derived from it and from the number of observations, never from a state that advances:
         the same data give the same suggestion however often it is asked for.
+    border : float
+        Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
+        lie inside the box; scores near the border are lowered (see :mod:`.border`). 0 is no weight.
     """
 
     analytical_gradient_prediction = True
@@ -58,6 +62,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         cost_withGradients: Any = None,
         *,
         seed: int = 0,
+        border: float = 0.0,
     ) -> None:
         if not isinstance(model, ConstrainedModel):
             raise CMESError(
@@ -66,6 +71,9 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             )
         super().__init__(model, space, optimizer or AcquisitionSearch(space), cost_withGradients)
         self.seed = whole_number("seed", seed, 0)
+        self.border = number("border", border)
+        if not 0 <= self.border < np.inf:
+            raise CMESError(f"border must be a positive number, or 0 for no weight, got {border!r}")
         self._nothing_pending = np.empty((0, space.model_dimensionality))
         self.pending: Array = self._nothing_pending
         self.least_probability = 0.0
@@ -193,9 +201,20 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
 
     def _compute_acq(self, x: Array) -> Array:
         self.update()
-        return np.asarray(self._scores(x, False)[:, None])
+        return np.asarray(self._weighed(x, self._scores(x, False), None)[0][:, None])
 
     def _compute_acq_withGradients(self, x: Array) -> tuple[Array, Array]:
         self.update()
-        value, gradient = self._scores(x, True)
+        value, gradient = self._weighed(x, *self._scores(x, True))
         return value[:, None], gradient
+
+    def _weighed(self, X: Array, score: Array, gradient: Any) -> tuple[Array, Any]:
+        """Score (n,) and gradient (n, d) with the weight of the border."""
+        if not self.border:
+            return score, gradient
+        lower, width = spaces.box(self.space)
+        continuous = spaces.continuous_columns(self.space)
+        weight, slope = inside_share((X[:, continuous] - lower[continuous]) / width[continuous], self.border)
+        d_weight = np.zeros_like(X)
+        d_weight[:, continuous] = slope / width[continuous]
+        return (weigh_log if self.log_scale else weigh)(score, gradient, weight, d_weight)

@@ -29,3 +29,9 @@ def weigh(score: Array, gradient: Array | None, weight: Array, d_weight: Array) 
         return score * factor, None
     d_factor = np.where(positive[:, None], d_weight, -d_weight / (weight**2)[:, None])
     return score * factor, gradient * factor[:, None] + score[:, None] * d_factor
+
+
+def weigh_log(score: Array, gradient: Array | None, weight: Array, d_weight: Array) -> tuple[Array, Array | None]:
+    """As :func:`weigh`, for a score that is a logarithm."""
+    value = score + np.log(weight)
+    return value, None if gradient is None else gradient + d_weight / weight[:, None]

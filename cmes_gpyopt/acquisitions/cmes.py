@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import spaces
 from .._gpyopt import Design_space
 from ..checks import number, one_of, whole_number
 from ..errors import CMESError
@@ -21,7 +20,6 @@ from ..models import ConstrainedModel
 from ..optima import candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from ..search import AcquisitionSearch
 from .base import GRID_STREAM, OPTIMA_STREAM, ConstrainedAcquisition
-from .border import inside_share, weigh
 from .observation import Observation
 
 Array = npt.NDArray[np.float64]
@@ -34,8 +32,8 @@ NEGLIGIBLE = 1e-30
 MAX_BINARY = 8
 
 PRESETS: dict[str | None, dict[str, Any]] = {
-    None: {"confidence": 0.5, "estimator": "entropy", "table": "exact", "ystar_cap": 3e-3},
-    "paper": {"confidence": 0.9, "estimator": "entropy", "table": "laplace", "ystar_cap": -np.inf},
+    None: {"confidence": 0.5, "estimator": "entropy", "table": "exact", "ystar_cap": 3e-3, "border": 0.1},
+    "paper": {"confidence": 0.9, "estimator": "entropy", "table": "laplace", "ystar_cap": -np.inf, "border": 0.0},
 }
 
 
@@ -70,12 +68,12 @@ class ConstrainedMES(ConstrainedAcquisition):
     ystar_cap : float, default 3e-3
         Draws of y* are capped this far below the best feasible value, in standard deviations of the observed
         values: without noise the incumbent itself would otherwise stay worth evaluating for ever. -inf is no cap.
-    border : float or None
+    border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
-        lie inside the box; scores near the border are lowered. None by default: the score is the information alone.
+        lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
-        laplace table and no cap.
+        laplace table, no cap and no weight of the border.
     seed : int
         See :class:`ConstrainedAcquisition`.
 
@@ -107,17 +105,15 @@ class ConstrainedMES(ConstrainedAcquisition):
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(model, space, optimizer, cost_withGradients, seed=seed)
-        self.preset = one_of("preset", preset, tuple(PRESETS))
-        defaults = PRESETS[preset]
+        defaults = PRESETS[one_of("preset", preset, tuple(PRESETS))]
+        border = defaults["border"] if border is None else border
+        super().__init__(model, space, optimizer, cost_withGradients, seed=seed, border=border)
+        self.preset = preset
         self.confidence = number("confidence", defaults["confidence"] if confidence is None else confidence)
         self.ystar_cap = number("ystar_cap", defaults["ystar_cap"] if ystar_cap is None else ystar_cap)
         self.estimator = one_of("estimator", estimator or defaults["estimator"], ("entropy", "mixture", "kl"))
         self.table = one_of("table", table or defaults["table"], ("exact", "laplace"))
         self.objective_observed = one_of("objective_observed", objective_observed, ("feasible", "always"))
-        self.border = None if border is None else number("border", border)
-        if self.border is not None and not 0 < self.border < np.inf:
-            raise CMESError(f"border must be a positive number or None, got {border!r}")
         self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = whole_number("num_samples", num_samples, 1)
         self.grid_size = whole_number("grid_size", grid_size, 1)
@@ -213,17 +209,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         return np.asarray(self.target_scores(np.atleast_2d(x), target, False))
 
     def _scores(self, X: Array, grad: bool) -> Any:
-        scores = self.target_scores(X, "joint", grad)
-        if self.border is None:
-            return scores
-        lower, width = spaces.box(self.space)
-        continuous = spaces.continuous_columns(self.space)
-        weight, slope = inside_share((X[:, continuous] - lower[continuous]) / width[continuous], self.border)
-        d_weight = np.zeros_like(X)
-        d_weight[:, continuous] = slope / width[continuous]
-        score, gradient = scores if grad else (scores, None)
-        weighed = weigh(score, gradient, weight, d_weight)
-        return weighed if grad else weighed[0]
+        return self.target_scores(X, "joint", grad)
 
     def target_scores(self, X: Array, target: str, grad: bool) -> Any:
         """Scores (n,) of evaluating ``target``, with their gradient (n, d) on request."""
