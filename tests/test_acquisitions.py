@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedMES, RealConstraint
+from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedEI, ConstrainedMES, RealConstraint
 from cmes_gpyopt._gpyopt import Design_space
 from cmes_gpyopt.acquisitions.base import OUTSIDE
 from cmes_gpyopt.problems import TOY
@@ -65,7 +65,7 @@ SETTINGS = {
     "mixed, mixture": dict(feedback=TWO, estimator="mixture"),
     "three binary": dict(feedback=[BinaryConstraint(n) for n in "abc"], estimator="kl"),
     "no constraint holds": dict(confidence=1e-9),
-    "border": dict(border=0.1),
+    "no border": dict(border=0),
     "border, paper": dict(border=0.2, preset="paper"),
     "no constraint holds, paper": dict(preset="paper", confidence=1e-9),
 }
@@ -86,7 +86,7 @@ def test_draws_without_a_feasible_point_lead_towards_feasibility_except_in_the_p
     candidates = np.column_stack([np.linspace(-1.5, 2.8, 30), np.zeros(30)])
     scores = {}
     for preset in (None, "paper"):
-        acquisition = ConstrainedMES.for_domain(cube(2), preset=preset, grid_size=100, confidence=0.5)
+        acquisition = ConstrainedMES.for_domain(cube(2), preset=preset, grid_size=100, confidence=0.5, border=0)
         acquisition.model.set_data(X, np.full(30, np.nan), labels)
         acquisition.update()
         acquisition.y_star = np.full(10, np.inf)
@@ -154,12 +154,22 @@ def test_known_constraints_are_respected_although_scores_may_be_negative(rng):
 
 def test_the_border_weight_is_the_share_of_a_gaussian_neighbourhood_inside_the_box(rng):
     acquisition = fitted(estimator="kl", border=0.1)
-    plain = fitted(estimator="kl")
+    plain = fitted(estimator="kl", border=0)
     points = np.array([[0.5, 0.5], [-2.0, 0.5], [-2.0, 3.0], [-1.7, 2.0]])
     ratio = acquisition.acquisition_function(points) / plain.acquisition_function(points)
     draws = (points[:, None, :] + 2) / 5 + 0.1 * rng.standard_normal((4, 200_000, 2))
     share = ((draws >= 0) & (draws <= 1)).all(axis=2).mean(axis=1)
     np.testing.assert_allclose(ratio.ravel(), share**2, atol=0.005)
+    as_logarithm = ConstrainedEI(plain.model, plain.space, border=0.1).acquisition_function(points)
+    difference = ConstrainedEI(plain.model, plain.space).acquisition_function(points) - as_logarithm
+    np.testing.assert_allclose(difference.ravel(), np.log(ratio.ravel()), atol=1e-9)
+
+
+def test_gradients_agree_for_a_logarithmic_score_with_a_border(rng):
+    plain = fitted()
+    error, control = gradient_errors(ConstrainedEI(plain.model, plain.space, border=0.1), 2, rng)
+    assert error < 1e-5
+    assert control > 1e-3
 
 
 def test_cost_divides_positive_scores_and_never_flatters_negative_ones(rng):
@@ -270,7 +280,8 @@ def test_a_point_in_flight_is_worth_little_more_and_is_not_suggested_again():
     acquisition.set_pending(first)
     assert acquisition.score(first).item() < 0.2 * before
     second = acquisition.optimize()[0]
-    assert np.abs(second - first).max() > 0.05
+    assert np.abs(second - first).max() > 0.01
+    assert acquisition.score(second).item() > 1.5 * acquisition.score(first).item()
     acquisition.set_pending(None)
     np.testing.assert_array_equal(acquisition.optimize()[0], first)
 

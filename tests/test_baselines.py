@@ -166,7 +166,7 @@ def test_before_the_first_feasible_value_the_search_goes_where_least_is_known():
 
 
 def test_max_value_entropy_search_is_the_truncated_gaussian_formula():
-    acquisition = MaxValueEntropySearch.for_domain(DOMAIN, grid_size=100, ystar_cap=-np.inf)
+    acquisition = MaxValueEntropySearch.for_domain(DOMAIN, grid_size=100, ystar_cap=-np.inf, border=0)
     X, y, _ = data()
     acquisition.model.set_data(X, y, np.empty((25, 0)))
     new = np.random.default_rng(3).uniform(-1, 1, (12, 2))

@@ -400,7 +400,7 @@ def test_mistakes_are_refused_in_one_sentence(arguments, said, tmp_path, capsys)
 
 def test_runs_with_other_settings_do_not_go_into_the_same_file(finished, tmp_path, capsys):
     path = tmp_path / "x.csv"
-    path.write_bytes(finished.read_bytes().replace(b"{}", b'"{""old"": 1}"'))
+    path.write_bytes(finished.read_bytes().replace(b'""border"": 0.0', b'""border"": 0.5'))
     before = path.read_bytes()
     assert main([*COMMAND, "--seeds", "3", "--output", str(path)]) == 2
     assert "with other settings" in capsys.readouterr().err
