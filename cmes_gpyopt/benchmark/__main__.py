@@ -1,4 +1,4 @@
-"""Command line: ``python -m cmes_gpyopt.benchmark quality``, ``report`` and ``parallel``."""
+"""Command line: ``python -m cmes_gpyopt.benchmark quality``, ``report``, ``parallel`` and ``speed``."""
 
 import argparse
 import sys
@@ -34,6 +34,18 @@ def _parallel(options: argparse.Namespace) -> int:
     return 0
 
 
+def _speed(options: argparse.Namespace) -> int:
+    from . import speed
+
+    everything = options.sections == "all"
+    sections = list(speed.SECTIONS) if everything else [name.strip() for name in options.sections.split(",")]
+    chosen = ("" if everything else f" --sections {options.sections}") + (" --quick" if options.quick else "")
+    plan = speed.QUICK if options.quick else speed.FULL
+    made = speed.run(sections, plan, options.output, f"python -m cmes_gpyopt.benchmark speed{chosen}")
+    print("written to " + " and ".join(map(str, made)))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cmes_gpyopt.benchmark", description=__doc__)
     commands = parser.add_subparsers(required=True)
@@ -60,6 +72,20 @@ def _parser() -> argparse.ArgumentParser:
     workers.add_argument("--seconds", type=float, default=0.5, help="mean duration of an evaluation")
     workers.add_argument("--workers", type=int, default=4)
     workers.add_argument("--repeats", type=int, default=3)
+    speed = commands.add_parser("speed", help="ratios of times: against other libraries, and against what is possible")
+    speed.set_defaults(command=_speed)
+    speed.add_argument(
+        "--sections",
+        default="all",
+        help="all, or some of targets, peers, limit, breakdown, growth, separated by commas",
+    )
+    speed.add_argument("--quick", action="store_true", help="tiny sizes and two repeats, to see that it works")
+    speed.add_argument(
+        "--output",
+        type=Path,
+        default=Path("examples/results/speed.csv"),
+        help="CSV file to write; a Markdown file and a PNG are put beside it",
+    )
     reporting = commands.add_parser("report", help="tables of one or several results files")
     reporting.set_defaults(command=_report)
     reporting.add_argument("files", nargs="+", type=Path)
