@@ -94,24 +94,31 @@ class Sites(NamedTuple):
     tau: Array
     nu: Array
     log_evidence: float
-    factor: Array
-    """Cholesky factor of I + tau^(1/2) K tau^(1/2), (N, N)"""
+    half: Array
+    """L^-1 tau^(1/2), (N, N), with the Cholesky factor L of I + tau^(1/2) K tau^(1/2)"""
     residual: float
     sweeps: int
 
 
-def _site_posterior(K: Array, tau: Array, nu: Array) -> tuple[Array, Array, Array]:
-    """Posterior mean and marginal variances (N,), and the Cholesky factor of I + tau^(1/2) K tau^(1/2)."""
+def _site_posterior(K: Array, tau: Array, nu: Array) -> tuple[Array, Array, Array, Array]:
+    """Posterior mean and marginal variances (N,), the Cholesky factor L of B = I + tau^(1/2) K tau^(1/2), and L^-1."""
     root = np.sqrt(tau)
     B = root[:, None] * K * root
     B[np.diag_indices_from(B)] += 1.0
     factor, info = lapack.dpotrf(B, lower=1, overwrite_a=1, clean=1)
     if info:
         raise np.linalg.LinAlgError("the EP covariance is not positive definite; check the data for non-finite values")
-    V, _ = lapack.dtrtrs(factor, root[:, None] * K, lower=1)
+    inverse, _ = lapack.dtrtri(factor, lower=1)
     mean = K @ nu
-    mean = mean - V.T @ (V @ nu)
-    return mean, np.maximum(K.diagonal() - (V * V).sum(axis=0), 1e-300), factor
+    mean -= K @ (root * (inverse.T @ (inverse @ (root * mean))))
+    # The posterior covariance is also tau^(-1/2) (I - B^-1) tau^(-1/2), whose diagonal is cheap; where a site says so
+    # little that the subtraction would cost digits, the definition serves.
+    variance = (1.0 - np.einsum("ij,ij->j", inverse, inverse)) / tau
+    vague = np.flatnonzero(tau * K.diagonal() < 1e-3)
+    if len(vague):
+        explained = inverse @ (root[:, None] * K[:, vague])
+        variance[vague] = K.diagonal()[vague] - np.einsum("ij,ij->j", explained, explained)
+    return mean, np.maximum(variance, 1e-300), factor, inverse
 
 
 def propagate(
@@ -138,7 +145,7 @@ def propagate(
     damping, last, best = 1.0, np.inf, None
     steps = AndersonSteps()
     for sweeps in range(1, max_sweeps + 1):
-        mean, variance, factor = _site_posterior(K, tau, nu)
+        mean, variance, factor, inverse = _site_posterior(K, tau, nu)
         std = np.sqrt(variance)
         cavity_tau = np.maximum(1.0 / variance - tau, MIN_PRECISION)
         cavity_nu = mean / variance - nu
@@ -146,7 +153,7 @@ def propagate(
         residual = float(max(np.abs((tilted.mean - mean) / std).max(), np.abs(tilted.variance / variance - 1.0).max()))
         if best is None or residual < best.residual:
             log_evidence = _log_evidence(tau, nu, cavity_tau, cavity_nu, mean, tilted, factor)
-            best = Sites(tau, nu, log_evidence, factor, residual, sweeps)
+            best = Sites(tau, nu, log_evidence, inverse * np.sqrt(tau), residual, sweeps)
         if residual < tolerance:
             return best
         change = np.concatenate(
@@ -288,11 +295,8 @@ class ParallelEP(EP):  # type: ignore[misc]
         self.sites = propagate(
             np.asarray(K), labels, self.link, start, tolerance=self.tolerance, max_sweeps=self.max_iters
         )
-        root = np.sqrt(self.sites.tau)
-        half, _ = lapack.dtrtrs(self.sites.factor, np.diag(root), lower=1)
-        inverse = half.T @ half
-        nu = self.sites.nu
-        alpha = nu - root * lapack.dpotrs(self.sites.factor, root * (K @ nu), lower=1)[0]
+        inverse, nu = self.sites.half.T @ self.sites.half, self.sites.nu
+        alpha = nu - inverse @ (K @ nu)
         dL_dK = 0.5 * (np.outer(alpha, alpha) - inverse)
         posterior = GPy.inference.latent_function_inference.posterior.PosteriorEP(
             woodbury_inv=inverse, woodbury_vector=alpha[:, None], K=K

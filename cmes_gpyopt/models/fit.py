@@ -14,15 +14,20 @@ from scipy.linalg import lapack
 from scipy.optimize import minimize
 
 from .ep import Sites, propagate
+from .posterior import Matern52
 
 Array = npt.NDArray[np.float64]
 Evidence = Callable[[Array, float], tuple[float, Array, float]]
 """Maps a prior covariance (N, N) and a noise variance to the log evidence, its gradient by the covariance (N, N), and
 its derivative by the logarithm of the noise variance"""
+Objective = Callable[[Array], tuple[float, Array]]
+"""Maps theta to minus its log posterior density, and the gradient"""
 
 # Bounds of the logarithms of length scales, on the unit cube, that keep a line search from wandering off.
 LENGTHSCALE_BOUNDS = (np.log(5e-3), np.log(1e2))
 MAX_STEPS = 100
+# A search ends when a step gains less than this share of the value: no digit of a length scale that matters.
+PRECISION = 1e-6
 
 
 class Prior(NamedTuple):
@@ -68,38 +73,44 @@ def gaussian_evidence(values: Array) -> Evidence:
     return evidence
 
 
-def label_evidence(labels: Array, link: str, tolerance: float, max_sweeps: int) -> Evidence:
+class LabelEvidence:
     """Evidence of labels (N,) by expectation propagation, at its fixed point; each call starts from the last one's sites."""
-    last: list[Sites] = []
 
-    def evidence(K: Array, noise: float) -> tuple[float, Array, float]:
-        start = (last[0].tau, last[0].nu) if last else None
-        sites = propagate(K, labels, link, start, tolerance=tolerance, max_sweeps=max_sweeps)
-        last[:] = [sites]
-        root = np.sqrt(sites.tau)
-        half, _ = lapack.dtrtrs(sites.factor, np.diag(root), lower=1)
-        alpha = sites.nu - root * lapack.dpotrs(sites.factor, root * (K @ sites.nu), lower=1)[0]
-        return sites.log_evidence, 0.5 * (np.outer(alpha, alpha) - half.T @ half), 0.0
+    def __init__(self, labels: Array, link: str, tolerance: float, max_sweeps: int) -> None:
+        self._labels, self._link = labels, link
+        self._tolerance, self._max_sweeps = tolerance, max_sweeps
+        self._sites: Sites | None = None
 
-    return evidence
+    def sites(self, K: Array, tolerance: float) -> Sites:
+        """The sites for a prior covariance (N, N)."""
+        start = None if self._sites is None else (self._sites.tau, self._sites.nu)
+        self._sites = propagate(K, self._labels, self._link, start, tolerance=tolerance, max_sweeps=self._max_sweeps)
+        return self._sites
+
+    def __call__(self, K: Array, noise: float) -> tuple[float, Array, float]:
+        """As :data:`Evidence`; there is no noise."""
+        sites = self.sites(K, self._tolerance)
+        inverse = sites.half.T @ sites.half
+        alpha = sites.nu - inverse @ (K @ sites.nu)
+        return sites.log_evidence, 0.5 * (np.outer(alpha, alpha) - inverse), 0.0
 
 
-def objective(U: Array, evidence: Evidence, prior: Prior, noise_floor: float) -> Callable[[Array], tuple[float, Array]]:
-    """The function of theta to minimise: minus log posterior, with gradient."""
+def objective(U: Array, evidence: Evidence, prior: Prior, noise_floor: float) -> Objective:
+    """The function of theta to minimise."""
     dimension = U.shape[1]
-    squares = (U[:, None, :] - U[None, :, :]) ** 2  # (N, N, d)
+    centred = U - U.mean(axis=0)
 
     def function(theta: Array) -> tuple[float, Array]:
         variance, lengthscales = np.exp(theta[0]), np.exp(theta[1 : 1 + dimension])
         noise = np.exp(theta[-1]) if prior.noise is not None else 0.0
-        r = np.sqrt(5.0 * (squares @ lengthscales**-2))
-        e = variance * np.exp(-r)
-        K = e * (1.0 + r * (1.0 + r / 3.0))
+        K, slope = Matern52(variance, lengthscales).with_slope(U, U)
         value, by_covariance, by_noise = evidence(K, noise + noise_floor)
         log_prior, gradient = prior.log_density(theta, dimension)
         gradient[0] += float((by_covariance * K).sum())
-        slope = (5.0 / 3.0) * e * (1.0 + r) * by_covariance
-        gradient[1 : 1 + dimension] += np.tensordot(slope, squares, axes=2) / lengthscales**2
+        # The sum over pairs of slope (u_i - u_j)^2, for a symmetric slope, without an array of all differences.
+        slope *= by_covariance
+        pairs = 2.0 * ((slope.sum(axis=1) @ centred**2) - ((slope @ centred) * centred).sum(axis=0))
+        gradient[1 : 1 + dimension] += pairs / lengthscales**2
         if prior.noise is not None:
             gradient[-1] += by_noise * noise / (noise + noise_floor)
         return -(value + log_prior), -gradient
@@ -107,20 +118,27 @@ def objective(U: Array, evidence: Evidence, prior: Prior, noise_floor: float) ->
     return function
 
 
-def search(function: Callable[[Array], tuple[float, Array]], starts: Sequence[Array], dimension: int) -> Array:
-    """The theta with the smallest value that searches from ``starts`` find.
+def search(function: Objective, starts: Sequence[Array], dimension: int, searches: int) -> Array:
+    """The theta with the smallest value that searches from the best ``searches`` of ``starts`` find.
 
     Raises
     ------
     numpy.linalg.LinAlgError
         If no search succeeds.
     """
+    if searches < len(starts):
+        starts = sorted(starts, key=lambda start: function(start)[0])[:searches]
     bounds = [(-12.0, 12.0), *[LENGTHSCALE_BOUNDS] * dimension, *[(-25.0, 3.0)] * (len(starts[0]) - 1 - dimension)]
     found = []
     for start in starts:
         try:
             result = minimize(
-                function, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": MAX_STEPS}
+                function,
+                start,
+                jac=True,
+                method="L-BFGS-B",
+                bounds=bounds,
+                options={"maxiter": MAX_STEPS, "ftol": PRECISION, "gtol": 1e-3},
             )
         except np.linalg.LinAlgError:
             continue

@@ -24,8 +24,8 @@ from ..errors import CMESError
 from ..feedback import latent_threshold, log_probability_feasible
 from ..normal import hazard, log_cdf
 from .draws import JointDraws
-from .ep import LogisticBernoulli, ParallelEP, propagate
-from .fit import Prior, gaussian_evidence, label_evidence, objective, search
+from .ep import LogisticBernoulli, ParallelEP
+from .fit import LabelEvidence, Objective, Prior, gaussian_evidence, objective, search
 from .paths import SamplePaths
 from .posterior import LatentPosterior, Matern52, Moments, posterior_from_sites, posterior_from_values
 
@@ -55,8 +55,11 @@ WEAK_LATENT_VARIANCE_PRIOR = (1.0, 2.0)
 REGRESSION_STARTS = ((0.2, NOISE_PRIOR[0]), (0.6, 1e-2))
 CLASSIFIER_STARTS = (0.15, 0.4, 1.0)
 
+# With more data than this, hyperparameters are first sought on a part of them.
+MANY = 150
+
 # EP tolerances: while hyperparameters move, and for the posterior that is kept.
-FIT_TOLERANCE = 1e-6
+FIT_TOLERANCE = 1e-4
 FINAL_TOLERANCE = 1e-11
 MAX_SWEEPS = 200
 
@@ -174,11 +177,25 @@ class LatentGP:
         return np.asarray((X - self._lower) / self._width)
 
     def _fitted(
-        self, function: Callable[[Array], tuple[float, Array]], starts: Sequence[Array], dimension: int
+        self, make: Callable[[Array, Array], Objective], U: Array, values: Array, starts: Sequence[Array], searches: int
     ) -> Array:
-        """The best hyperparameters (as logarithms) found from ``starts``, or the last good ones if all searches fail."""
+        """The best hyperparameters (as logarithms), or the last good ones if all searches fail.
+
+        Parameters
+        ----------
+        make : callable
+            Maps points (n, d) and values (n,) to the function to minimise.
+        starts : sequence of arrays
+        searches : int
+            How many of the starts, the best ones, are searched from.
+        """
+        dimension = U.shape[1]
         try:
-            theta = search(function, starts, dimension)
+            if len(U) > MANY:
+                # An evaluation costs the cube of their number, and a part of the data shows where to look.
+                part = slice(None, None, -(-len(U) // MANY))
+                starts = [search(make(U[part], values[part]), starts, dimension, searches)]
+            theta = search(make(U, values), starts, dimension, searches)
         except np.linalg.LinAlgError as failure:
             if self._last_good is None:
                 logger.warning("%s for %s: hyperparameters stay at their start", failure, self.name)
@@ -252,7 +269,11 @@ class Regression(LatentGP):
             theta = np.log([OUTPUT_VARIANCE_PRIOR[0], *[ell] * dimension, NOISE_PRIOR[0]])
         else:
             prior = Prior(OUTPUT_VARIANCE_PRIOR, LENGTHSCALE_PRIOR, NOISE_PRIOR)
-            theta = self._fitted(objective(U, gaussian_evidence(values), prior, GPY_JITTER), starts, dimension)
+
+            def make(U: Array, values: Array) -> Objective:
+                return objective(U, gaussian_evidence(values), prior, GPY_JITTER)
+
+            theta = self._fitted(make, U, values, starts, len(starts))
         self._noise = float(np.exp(theta[-1]))
         return posterior_from_values(_kernel(theta, dimension), U, values, self._noise + GPY_JITTER)
 
@@ -349,16 +370,21 @@ class BinaryConstraint(LatentGP):
             lengthscales = np.full(dimension, cautious_lengthscale(1, dimension))
             return LatentPosterior.prior(Matern52(self.variance_prior[0], lengthscales))
         starts = [np.log([self.variance_prior[0], *[ell] * dimension]) for ell in CLASSIFIER_STARTS]
+        evidence = LabelEvidence(values, self.link, FIT_TOLERANCE, MAX_SWEEPS)
         if self.hold_one_class and np.all(values == values[0]):
             theta = np.log([self.variance_prior[0], *[cautious_lengthscale(count, dimension)] * dimension])
         else:
-            evidence = label_evidence(values, self.link, FIT_TOLERANCE, MAX_SWEEPS)
-            function = objective(U, evidence, Prior(self.variance_prior, LENGTHSCALE_PRIOR), 0.0)
+            prior = Prior(self.variance_prior, LENGTHSCALE_PRIOR)
+
+            def make(U: Array, labels: Array) -> Objective:
+                whole = len(labels) == count
+                part = evidence if whole else LabelEvidence(labels, self.link, FIT_TOLERANCE, MAX_SWEEPS)
+                return objective(U, part, prior, 0.0)
+
             # Expectation propagation makes every step dear: one search, from the most promising start.
-            theta = self._fitted(function, [min(starts, key=lambda start: function(start)[0])], dimension)
+            theta = self._fitted(make, U, values, starts, 1)
         kernel = _kernel(theta, dimension)
-        K = kernel(U, U)
-        sites = propagate(K, values, self.link, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
+        sites = evidence.sites(kernel(U, U), FINAL_TOLERANCE)
         return posterior_from_sites(kernel, U, sites.tau, sites.nu)
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
