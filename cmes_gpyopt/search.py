@@ -19,6 +19,9 @@ Value = Callable[[Array], Array]
 ValueAndGradient = Callable[[Array], tuple[Array, Array]]
 Batch = Callable[[Array, npt.NDArray[np.int_]], tuple[Array, Array]]
 
+# Of the value of an acquisition: differences below this say nothing about which point is better to evaluate.
+TOLERANCE = 1e-5
+
 
 def minimise_from(
     function: Batch,
@@ -28,6 +31,7 @@ def minimise_from(
     *,
     movable: npt.NDArray[np.bool_] | None = None,
     max_steps: int = 60,
+    tolerance: float = 1e-10,
 ) -> tuple[Array, Array]:
     """Minimise over a box from several starts at once, by projected BFGS with a backtracking line search.
 
@@ -39,6 +43,8 @@ def minimise_from(
     lower, upper : arrays of shape (d,)
     movable : boolean array of shape (d,), optional
         Coordinates to move; those with equal bounds never do.
+    tolerance : float
+        A search ends when a step gains no more than this share of the value.
 
     Returns
     -------
@@ -77,7 +83,7 @@ def minimise_from(
         active[rows[~moved]] = False
         rows = rows[moved]
         s, y = moved_x[moved] - x[rows], moved_g[moved] - g[rows]
-        active[rows] &= f[rows] - moved_f[moved] > 1e-10 * np.abs(f[rows])
+        active[rows] &= f[rows] - moved_f[moved] > tolerance * np.abs(f[rows])
         H[rows], fresh[rows] = _bfgs(H[rows], s, y, fresh[rows])
         x[rows], f[rows], g[rows] = moved_x[moved], moved_f[moved], moved_g[moved]
     return np.where(free, lower + width * x, starts), f * unit
@@ -230,14 +236,14 @@ class AcquisitionSearch:
             value, gradient = f_df(X)
             return value.ravel(), gradient
 
-        points, _ = minimise_from(flat, starts, lower, upper)
+        points, _ = minimise_from(flat, starts, lower, upper, tolerance=TOLERANCE)
         rounded = self._with_context(spaces.round_points(self.space, points))
         continuous = spaces.continuous_columns(self.space)
         if continuous.all() or not continuous.any():
             return rounded
         # What is best for the continuous variables depends on the values the others were rounded to.
         second = np.vstack([rounded, starts])
-        points, _ = minimise_from(flat, second, lower, upper, movable=continuous)
+        points, _ = minimise_from(flat, second, lower, upper, movable=continuous, tolerance=TOLERANCE)
         return np.vstack([rounded, points])
 
     def _best(
