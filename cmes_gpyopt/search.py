@@ -20,7 +20,7 @@ ValueAndGradient = Callable[[Array], tuple[Array, Array]]
 Batch = Callable[[Array, npt.NDArray[np.int_]], tuple[Array, Array]]
 
 # Of the value of an acquisition: differences below this say nothing about which point is better to evaluate.
-TOLERANCE = 1e-5
+TOLERANCE = 1e-4
 
 
 def minimise_from(
@@ -195,7 +195,7 @@ class AcquisitionSearch:
         avoid : array of shape (q, d), optional
             Points not returned while another exists.
         effort : float
-            Share of ``num_candidates`` that is screened.
+            Share of ``num_candidates`` that is screened, and of ``num_starts``, of which at least four are tried.
 
         Returns
         -------
@@ -213,7 +213,8 @@ class AcquisitionSearch:
         candidates = self._with_context(candidates)
         values = (f if exhaustive or screen is None else screen)(candidates).ravel()
         if not exhaustive and f_df is not None:
-            refined = self._refine(candidates, values, f_df)
+            count = min(max(int(effort * self.num_starts), 4), self.num_starts)
+            refined = self._refine(candidates[np.argsort(values, kind="stable")[:count]], f_df)
             candidates = np.vstack([refined, candidates])
             values = np.concatenate([f(refined).ravel(), values])
         return self._best(candidates, values, duplicate_manager, avoid)
@@ -226,11 +227,10 @@ class AcquisitionSearch:
         X[:, self.context_manager.context_index] = self.context_manager.context_value
         return X
 
-    def _refine(self, candidates: Array, values: Array, f_df: ValueAndGradient) -> Array:
+    def _refine(self, starts: Array, f_df: ValueAndGradient) -> Array:
         lower, upper = (np.array(b, dtype=float) for b in np.transpose(self.space.get_bounds()))
         fixed = self.context_manager.context_index
         lower[fixed] = upper[fixed] = self.context_manager.context_value
-        starts = candidates[np.argsort(values, kind="stable")[: self.num_starts]]
 
         def flat(X: Array, _: npt.NDArray[np.int_]) -> tuple[Array, Array]:
             value, gradient = f_df(X)

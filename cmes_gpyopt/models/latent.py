@@ -96,7 +96,10 @@ class LatentGP:
     def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
         """Take over data: values (N,) at X (N, d), N may be zero. Hyperparameters are learned at the first use."""
         self._lower, self._width = lower, width
-        self._data = self._to_unit(X), np.array(values, dtype=float)
+        data = self._to_unit(X), np.array(values, dtype=float)
+        if self._data is not None and all(map(np.array_equal, data, self._data)):
+            return  # what is new was seen by other functions only
+        self._data = data
         self._posterior = self._gp = None
 
     @property
