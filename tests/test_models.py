@@ -10,6 +10,7 @@ from scipy.stats import norm
 
 from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedModel, RealConstraint
 from cmes_gpyopt._gpyopt import Design_space, GPy
+from cmes_gpyopt.models import latent as latent_module
 from cmes_gpyopt.models import posterior as posterior_module
 from cmes_gpyopt.models.ep import LogisticBernoulli, ParallelEP, logistic_moments, probit_moments, propagate
 from cmes_gpyopt.models.fit import LabelEvidence, Prior, gaussian_evidence, objective
@@ -474,3 +475,59 @@ def test_values_that_change_between_updates_are_noticed(rng):
         CMESError, match="observation 0 changed from -4 to -4.5 since the last update; pass normalize_Y=False"
     ):
         model.updateModel(X, Y - Y.mean())
+
+
+def label_data(count, dimension=2):
+    X = np.random.default_rng(8).random((count, dimension))
+    return X, np.where(np.sin(5 * X).sum(axis=1) < 0.9, -1.0, 1.0)
+
+
+def fitted_labels(X, labels, constraint=None):
+    constraint = constraint or BinaryConstraint()
+    constraint.fit(X, labels, np.zeros(X.shape[1]), np.ones(X.shape[1]))
+    return constraint
+
+
+def test_hyperparameters_of_labels_are_kept_between_two_learnings_and_depend_on_the_data_alone(monkeypatch):
+    X, labels = label_data(64)
+    searched = []
+    real = latent_module.search
+    monkeypatch.setattr(latent_module, "search", lambda f, s, d, k: searched.append(1) or real(f, s, d, k))
+    growing = BinaryConstraint()
+    found = {}
+    for count in range(57, 65):
+        found[count] = fitted_labels(X[:count], labels[:count], growing).posterior
+    assert len(searched) == 4  # for 56, 58, 60, 63 (every third from 60 on) and none in between
+    for count, posterior in found.items():
+        fresh = fitted_labels(X[:count], labels[:count]).posterior
+        np.testing.assert_array_equal(posterior.weights, fresh.weights)
+        np.testing.assert_array_equal(posterior.half, fresh.half)
+    always = BinaryConstraint(relearn=0)
+    searched.clear()
+    for count in range(57, 65):
+        fitted_labels(X[:count], labels[:count], always)
+        assert always.posterior.size == count
+    assert len(searched) == 8
+    np.testing.assert_allclose(always.posterior.kernel.lengthscales, found[64].kernel.lengthscales, rtol=0.3)
+    with pytest.raises(CMESError, match="relearn must lie between 0 and 1"):
+        BinaryConstraint(relearn=2)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_a_search_that_starts_on_a_part_of_many_data_ends_where_the_whole_search_does(binary, monkeypatch):
+    X, labels = label_data(200)
+    values = labels if binary else np.sin(3 * X).sum(axis=1)
+    kernels = []
+    for many in (latent_module.MANY, 10**6):
+        monkeypatch.setattr(latent_module, "MANY", many)
+        model = BinaryConstraint() if binary else Regression()
+        kernels.append(fitted_labels(X, values, model).posterior.kernel)
+    np.testing.assert_allclose(kernels[0].lengthscales, kernels[1].lengthscales, rtol=0.02)
+
+
+def test_a_function_whose_data_did_not_change_is_not_fitted_again():
+    X, labels = label_data(20)
+    constraint = fitted_labels(X, labels)
+    before = constraint.posterior
+    assert fitted_labels(X, labels, constraint).posterior is before
+    assert fitted_labels(X, -labels, constraint).posterior is not before

@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from .._gpyopt import GPy
+from ..checks import number
 from ..errors import CMESError
 from ..feedback import latent_threshold, log_probability_feasible
 from ..normal import hazard, log_cdf
 from .draws import JointDraws
-from .ep import LogisticBernoulli, ParallelEP
+from .ep import MIN_PRECISION, LogisticBernoulli, ParallelEP, Sites, propagate
 from .fit import LabelEvidence, Objective, Prior, gaussian_evidence, objective, search
 from .paths import SamplePaths
 from .posterior import LatentPosterior, Matern52, Moments, posterior_from_sites, posterior_from_values
@@ -209,6 +210,10 @@ class LatentGP:
         return theta
 
 
+def _one_class(labels: Array) -> bool:
+    return bool(np.all(labels == labels[0]))
+
+
 def _kernel(theta: Array, dimension: int) -> Matern52:
     return Matern52(float(np.exp(theta[0])), np.exp(theta[1 : 1 + dimension]))
 
@@ -348,6 +353,9 @@ class BinaryConstraint(LatentGP):
     hold_one_class : bool
         While all labels are equal, hold the hyperparameters at the prior with a length scale that shrinks as
         labels accumulate, instead of letting the marginal likelihood flatten the posterior.
+    relearn : float
+        Hyperparameters are learned anew when the number of labels has grown by this share, and kept in between; from
+        one label to the next they hardly change, and learning them is most of a fit. 0 learns them for every label.
     """
 
     binary = True
@@ -359,6 +367,7 @@ class BinaryConstraint(LatentGP):
         link: str = "logistic",
         variance_prior: tuple[float, float] | None = LATENT_VARIANCE_PRIOR,
         hold_one_class: bool = True,
+        relearn: float = 0.05,
     ) -> None:
         if link not in ("logistic", "probit"):
             raise CMESError(f"link must be 'logistic' or 'probit', got {link!r}")
@@ -366,29 +375,46 @@ class BinaryConstraint(LatentGP):
         self.link = link
         self.variance_prior = variance_prior or WEAK_LATENT_VARIANCE_PRIOR
         self.hold_one_class = hold_one_class
+        self.relearn = number("relearn", relearn)
+        if not 0 <= self.relearn <= 1:
+            raise CMESError(f"relearn must lie between 0 and 1, got {relearn!r}")
+        self._learned: tuple[Array, Array, Array, Sites] | None = None
 
     def _learn(self, U: Array, values: Array) -> LatentPosterior:
         count, dimension = U.shape
         if count == 0:
             lengthscales = np.full(dimension, cautious_lengthscale(1, dimension))
             return LatentPosterior.prior(Matern52(self.variance_prior[0], lengthscales))
-        starts = [np.log([self.variance_prior[0], *[ell] * dimension]) for ell in CLASSIFIER_STARTS]
-        evidence = LabelEvidence(values, self.link, FIT_TOLERANCE, MAX_SWEEPS)
-        if self.hold_one_class and np.all(values == values[0]):
+        start = None
+        if self.hold_one_class and _one_class(values):
             theta = np.log([self.variance_prior[0], *[cautious_lengthscale(count, dimension)] * dimension])
         else:
+            # How many of the labels decide is a function of their number, so that a fit is one of the data alone.
+            used = count - count % max(int(self.relearn * count), 1)
+            used = count if _one_class(values[:used]) else used
+            theta, known = self._hyperparameters(U[:used], values[:used])
+            start = np.full(count, MIN_PRECISION), np.zeros(count)
+            start[0][:used], start[1][:used] = known.tau, known.nu
+        kernel = _kernel(theta, dimension)
+        sites = propagate(kernel(U, U), values, self.link, start, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
+        return posterior_from_sites(kernel, U, sites.tau, sites.nu)
+
+    def _hyperparameters(self, U: Array, values: Array) -> tuple[Array, Sites]:
+        """What is learned from labels (n,) at U (n, d), and their sites; remembered for the last labels."""
+        if self._learned is None or not all(map(np.array_equal, self._learned[:2], (U, values))):
+            starts = [np.log([self.variance_prior[0], *[ell] * U.shape[1]]) for ell in CLASSIFIER_STARTS]
             prior = Prior(self.variance_prior, LENGTHSCALE_PRIOR)
+            last: list[LabelEvidence] = []
 
             def make(U: Array, labels: Array) -> Objective:
-                whole = len(labels) == count
-                part = evidence if whole else LabelEvidence(labels, self.link, FIT_TOLERANCE, MAX_SWEEPS)
-                return objective(U, part, prior, 0.0)
+                last[:] = [LabelEvidence(labels, self.link, FIT_TOLERANCE, MAX_SWEEPS)]
+                return objective(U, last[0], prior, 0.0)
 
             # Expectation propagation makes every step dear: one search, from the most promising start.
             theta = self._fitted(make, U, values, starts, 1)
-        kernel = _kernel(theta, dimension)
-        sites = evidence.sites(kernel(U, U), FINAL_TOLERANCE)
-        return posterior_from_sites(kernel, U, sites.tau, sites.nu)
+            kernel = _kernel(theta, U.shape[1])
+            self._learned = U, values, theta, last[0].sites(kernel(U, U))
+        return self._learned[2:]
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
         kernel = _gpy_kernel(self.posterior.kernel, self.variance_prior)
