@@ -32,7 +32,7 @@ NEGLIGIBLE = 1e-30
 MAX_BINARY = 8
 
 PRESETS: dict[str | None, dict[str, Any]] = {
-    None: {"confidence": 0.5, "estimator": "entropy", "table": "exact", "ystar_cap": 3e-3, "border": 0.1},
+    None: {"confidence": 0.5, "estimator": "kl", "table": "exact", "ystar_cap": 3e-3, "border": 0.1},
     "paper": {"confidence": 0.9, "estimator": "entropy", "table": "laplace", "ystar_cap": -np.inf, "border": 0.0},
 }
 
@@ -51,10 +51,9 @@ class ConstrainedMES(ConstrainedAcquisition):
         Draws of y* to average over.
     grid_size : int
         Points over which y* is sought.
-    estimator : {"entropy", "mixture", "kl"}, default "entropy"
-        "entropy" is the paper's difference of entropies; "mixture" its second suggestion for objectives that are
-        seen only where the evaluation is feasible; "kl" the divergence KL[P(o | y*) || P(o)] of what is observed,
-        never negative.
+    estimator : {"kl", "entropy", "mixture"}, default "kl"
+        "kl" is the divergence KL[P(o | y*) || P(o)] of what is observed, never negative; "entropy" the paper's difference
+        of entropies; "mixture" its second suggestion for objectives that are seen only where the evaluation is feasible.
     sampler : {"joint", "marginal", "pathwise"}
         How y* is drawn over the grid: jointly, as in the paper; as if all values were independent, which drives y* too
         low; or by minimising sample paths, for spaces in which a grid is too coarse.
@@ -80,7 +79,7 @@ class ConstrainedMES(ConstrainedAcquisition):
     Notes
     -----
     A draw with no feasible point has y* = +inf. The binary entropy difference then falls with the probability of
-    feasibility, so such draws are scored with the divergence, except with ``preset="paper"``.
+    feasibility, so such draws are scored with the divergence whatever the estimator, except with ``preset="paper"``.
     """
 
     believes_pending = False  # each draw of y* brings its own values at the pending points
@@ -94,7 +93,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         *,
         confidence: float | None = None,
         num_samples: int = 10,
-        grid_size: int = 2000,
+        grid_size: int = 500,
         estimator: str | None = None,
         sampler: str = "joint",
         objective_observed: str = "feasible",
