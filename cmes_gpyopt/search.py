@@ -93,8 +93,9 @@ def _descent_direction(x: Array, g: Array, H: Array, fresh: npt.NDArray[np.bool_
     """Quasi-Newton steps (S, d) in the coordinates free to move, at most half the box long."""
     free = ~(((x <= 0.0) & (g > 0)) | ((x >= 1.0) & (g < 0)))
     g = np.where(free, g, 0.0)
-    step = np.where(free, -np.einsum("sij,sj->si", H, g), 0.0)
-    steepest = (step * g).sum(axis=1) >= 0.0
+    with np.errstate(over="ignore", invalid="ignore"):  # a step that is not finite is no descent either
+        step = np.where(free, -np.einsum("sij,sj->si", H, g), 0.0)
+        steepest = ~((step * g).sum(axis=1) < 0.0) | ~np.isfinite(step).all(axis=1)
     step[steepest] = -g[steepest]
     longest = np.abs(step).max(axis=1, keepdims=True)
     # The first step has no curvature to scale it: a tenth of the box.

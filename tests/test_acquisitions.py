@@ -86,13 +86,15 @@ def test_draws_without_a_feasible_point_lead_towards_feasibility_except_in_the_p
     candidates = np.column_stack([np.linspace(-1.5, 2.8, 30), np.zeros(30)])
     scores = {}
     for preset in (None, "paper"):
-        acquisition = ConstrainedMES.for_domain(cube(2), preset=preset, grid_size=100, confidence=0.5, border=0)
+        acquisition = ConstrainedMES.for_domain(
+            cube(2), preset=preset, grid_size=100, confidence=0.5, border=0, ystar_cap=-np.inf
+        )
         acquisition.model.set_data(X, np.full(30, np.nan), labels)
         acquisition.update()
         acquisition.y_star = np.full(10, np.inf)
         probability = acquisition.model.probability_feasible(candidates)
         scores[preset] = -acquisition.acquisition_function(candidates).ravel()[np.argsort(probability)]
-    assert spearmanr(scores[None], np.arange(30)).statistic > 0.95
+    assert spearmanr(scores[None], np.arange(30)).statistic > 0.9
     assert np.argmax(scores[None]) >= 27
     assert scores["paper"][-1] < 0 < scores[None][-1]
     assert np.argmax(scores["paper"]) < 25

@@ -166,7 +166,9 @@ def test_before_the_first_feasible_value_the_search_goes_where_least_is_known():
 
 
 def test_max_value_entropy_search_is_the_truncated_gaussian_formula():
-    acquisition = MaxValueEntropySearch.for_domain(DOMAIN, grid_size=100, ystar_cap=-np.inf, border=0)
+    acquisition = MaxValueEntropySearch.for_domain(
+        DOMAIN, grid_size=100, ystar_cap=-np.inf, border=0, estimator="entropy"
+    )
     X, y, _ = data()
     acquisition.model.set_data(X, y, np.empty((25, 0)))
     new = np.random.default_rng(3).uniform(-1, 1, (12, 2))
@@ -221,7 +223,10 @@ WRONG = [
         lambda: ConstrainedMES.for_domain(DOMAIN, feedback=[BinaryConstraint(str(j)) for j in range(9)]),
         "at most 8 binary",
     ),
-    (lambda: ConstrainedMES.for_domain(DOMAIN, noise="exact"), "noise='exact' needs estimator='kl'"),
+    (
+        lambda: ConstrainedMES.for_domain(DOMAIN, noise="exact", estimator="entropy"),
+        "noise='exact' needs estimator='kl'",
+    ),
     (
         lambda: ConstrainedMES.for_domain(DOMAIN, sampler="gumbel"),
         "sampler must be one of 'joint', 'marginal', 'pathwise'",

@@ -32,8 +32,22 @@ NEGLIGIBLE = 1e-30
 MAX_BINARY = 8
 
 PRESETS: dict[str | None, dict[str, Any]] = {
-    None: {"confidence": 0.5, "estimator": "kl", "table": "exact", "ystar_cap": 3e-3, "border": 0.1},
-    "paper": {"confidence": 0.9, "estimator": "entropy", "table": "laplace", "ystar_cap": -np.inf, "border": 0.0},
+    None: {
+        "confidence": 0.5,
+        "grid_size": 500,
+        "estimator": "kl",
+        "table": "exact",
+        "ystar_cap": 3e-3,
+        "border": 0.1,
+    },
+    "paper": {
+        "confidence": 0.9,
+        "grid_size": 2000,
+        "estimator": "entropy",
+        "table": "laplace",
+        "ystar_cap": -np.inf,
+        "border": 0.0,
+    },
 }
 
 
@@ -49,7 +63,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         constraints only; 0.1 is strict, 0.9 lax.
     num_samples : int
         Draws of y* to average over.
-    grid_size : int
+    grid_size : int, default 500
         Points over which y* is sought.
     estimator : {"kl", "entropy", "mixture"}, default "kl"
         "kl" is the divergence KL[P(o | y*) || P(o)] of what is observed, never negative; "entropy" the paper's difference
@@ -72,7 +86,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
-        laplace table, no cap and no weight of the border.
+        laplace table, a grid of 2000 points, no cap and no weight of the border.
     seed : int
         See :class:`ConstrainedAcquisition`.
 
@@ -93,7 +107,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         *,
         confidence: float | None = None,
         num_samples: int = 10,
-        grid_size: int = 500,
+        grid_size: int | None = None,
         estimator: str | None = None,
         sampler: str = "joint",
         objective_observed: str = "feasible",
@@ -115,7 +129,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.objective_observed = one_of("objective_observed", objective_observed, ("feasible", "always"))
         self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = whole_number("num_samples", num_samples, 1)
-        self.grid_size = whole_number("grid_size", grid_size, 1)
+        self.grid_size = whole_number("grid_size", defaults["grid_size"] if grid_size is None else grid_size, 1)
         if not 0.0 < self.confidence < 1.0:
             raise CMESError(f"confidence must lie strictly between 0 and 1, got {confidence!r}")
         self.noise = one_of("noise", noise, ("ignore", "point", "exact"))
