@@ -497,7 +497,7 @@ def test_hyperparameters_of_labels_are_kept_between_two_learnings_and_depend_on_
     found = {}
     for count in range(57, 65):
         found[count] = fitted_labels(X[:count], labels[:count], growing).posterior
-    assert len(searched) == 4  # for 56, 58, 60, 63 (every third from 60 on) and none in between
+    assert len(searched) == 2  # for 55 (every fifth below 60) and 60 (every sixth), and none in between
     for count, posterior in found.items():
         fresh = fitted_labels(X[:count], labels[:count]).posterior
         np.testing.assert_array_equal(posterior.weights, fresh.weights)

@@ -274,39 +274,41 @@ def _gradient(setting: Setting, plan: Plan, batch: int = 100, calls: int = 5) ->
     yield _row("targets", what, setting, seconds["gradient"] / seconds["value"], "of its value", 3.0)
 
 
-def _refit(setting: Setting, plan: Plan) -> Iterator[Row]:
-    """The model of the labels after one new observation, over the same from scratch."""
+def _refit(setting: Setting, plan: Plan, labels_more: int = 10) -> Iterator[Row]:
+    """The model of the labels after each of ten new observations, over the same from scratch.
+
+    Ten, because hyperparameters are learned anew only now and then; the mean is what an observation costs.
+    """
 
     def prepare(repeat: int) -> dict[str, Thunk]:
-        X, _, labels = observations(setting, repeat)
+        counts = range(setting.n, setting.n + labels_more)
+        X, _, labels = observations(replace(setting, n=counts[-1]), repeat)
         lower, width = np.zeros(setting.d), np.ones(setting.d)
-        old, cold, reference = BinaryConstraint(), BinaryConstraint(), BinaryConstraint()
-        old.fit(X[:-1], labels[:-1], lower, width)
-        reference.fit(X, labels, lower, width)
-        K = reference.posterior.kernel(X, X)
-        old.posterior  # noqa: B018 - learns
+
+        def refit(model: BinaryConstraint, count: int) -> Any:
+            model.fit(X[:count], labels[:count], lower, width)
+            return model.posterior
+
+        old = BinaryConstraint()
+        K = refit(old, setting.n - 1).kernel(X, X)
 
         def sites(count: int, start: tuple[Array, Array] | None = None) -> Any:
             prior, seen = K[:count, :count], labels[:count]
-            return propagate(prior, seen, reference.link, start, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
+            return propagate(prior, seen, old.link, start, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
 
-        def refit(model: BinaryConstraint) -> Any:
-            model.fit(X, labels, lower, width)
-            return model.posterior
-
-        before = sites(len(X) - 1)
+        before = sites(setting.n - 1)
         start = np.append(before.tau, MIN_PRECISION), np.append(before.nu, 0.0)
         return {
-            "warm sites": lambda: sites(len(X), start),
-            "cold sites": lambda: sites(len(X)),
-            "warm fit": lambda: refit(old),
-            "cold fit": lambda: refit(cold),
+            "warm sites": lambda: sites(setting.n, start),
+            "cold sites": lambda: sites(setting.n),
+            "warm fit": lambda: [refit(old, count) for count in counts],
+            "cold fit": lambda: [refit(BinaryConstraint(), count) for count in counts],
         }
 
     seconds = interleaved(prepare, plan.target_repeats, discard=plan.discard)
     for what, name in (
         ("expectation propagation after one label", "sites"),
-        ("model of labels after one label", "fit"),
+        ("model of labels, mean over ten labels", "fit"),
     ):
         yield _row("targets", what, setting, seconds[f"warm {name}"] / seconds[f"cold {name}"], "of a cold one", 0.3)
 

@@ -367,7 +367,7 @@ class BinaryConstraint(LatentGP):
         link: str = "logistic",
         variance_prior: tuple[float, float] | None = LATENT_VARIANCE_PRIOR,
         hold_one_class: bool = True,
-        relearn: float = 0.05,
+        relearn: float = 0.1,
     ) -> None:
         if link not in ("logistic", "probit"):
             raise CMESError(f"link must be 'logistic' or 'probit', got {link!r}")
