@@ -104,15 +104,17 @@ def joint_optima(
         drawn at once.
     """
     latents = (objective, *constraints)
-    draws = [latent.draws(grid, rng.standard_normal((len(grid), num_samples))) for latent in latents]
+    normals = [rng.standard_normal((len(grid), num_samples)) for _ in latents]
     wanted = np.empty(0, dtype=int) if pending is None else spaces.row_numbers(pending, grid)
-    chance = _chance_to_matter(draws, thresholds, np.full(num_samples, np.inf))
     if tolerance == 0.0:
-        chosen = np.arange(len(grid))
-    else:
-        promise = _chance_to_matter(draws, thresholds, _first_guess(draws[0], chance))
-        promise[wanted] = np.inf
-        chosen = np.argsort(-promise, kind="stable")[: max(BLOCK, len(wanted))]
+        values = [latent.sample(grid, z) for latent, z in zip(latents, normals, strict=True)]  # (K, m) each
+        at_wanted = [v[:, wanted] for v in values]
+        return Optima(_lowest_feasible(values, thresholds), None, at_wanted[0], tuple(at_wanted[1:]))
+    draws = [latent.draws(grid, z) for latent, z in zip(latents, normals, strict=True)]
+    likely = _chance_to_matter(draws, thresholds, np.full(num_samples, np.inf))
+    promise = _chance_to_matter(draws, thresholds, _first_guess(draws[0], likely))
+    promise[wanted] = np.inf
+    chosen = np.argsort(-promise, kind="stable")[: max(BLOCK, len(wanted))]
     values = [draw.draw(chosen) for draw in draws]  # (K, b) each
     position = np.empty(len(grid), dtype=int)
     position[chosen] = np.arange(len(chosen))

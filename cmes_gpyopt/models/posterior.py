@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 from scipy.spatial.distance import cdist
 
 Array = npt.NDArray[np.float64]
@@ -150,9 +150,9 @@ class LatentPosterior:
 
     def sample(self, U: Array, normals: Array) -> Array:
         """Exact joint draws at U (m, d) from standard normals (m, K); returns (K, m)."""
-        mean, covariance = self.joint(U)
-        factor = jittered_cholesky(covariance, self.kernel.variance)
-        return np.asarray(mean + (factor @ normals).T)
+        k = self.kernel(U, self.inputs)
+        factor = grid_cholesky(self.kernel, U, k @ self.half.T)
+        return np.asarray(self.weights @ k.T + blas.dtrmm(1.0, factor, normals, lower=1).T)
 
     def condition(self, U: Array, values: Array) -> "LatentPosterior":
         """The posterior given exact values at further points U (p, d).
@@ -205,8 +205,30 @@ def jittered_cholesky(matrix: Array, scale: float) -> Array:
             if jitter:
                 logger.debug("Cholesky of order %d needed jitter %.0e of the variance", len(matrix), jitter)
             return np.asarray(factor)
-    raise np.linalg.LinAlgError(
-        f"a covariance of order {len(matrix)} is not positive definite even with jitter {JITTER_LADDER[-1]:g}; "
+    raise np.linalg.LinAlgError(_not_positive_definite(len(matrix)))
+
+
+def grid_cholesky(kernel: Matern52, U: Array, explained: Array) -> Array:
+    """Cholesky factor of the covariance at many points U (m, d), k(U, U) - explained explained', in its lower triangle.
+
+    Everything happens in the memory of the kernel matrix. The jitter starts at 1e-10 of the variance, because points lie
+    close enough together to need some, and a factorisation that fails costs as much as one that succeeds.
+    """
+    for jitter in JITTER_LADDER[1:]:
+        # The transpose of a C-ordered matrix is Fortran-ordered, and a covariance is symmetric.
+        covariance = kernel(U, U).T
+        covariance[np.diag_indices_from(covariance)] += jitter * kernel.variance
+        if explained.shape[1]:
+            covariance = blas.dsyrk(-1.0, explained, 1.0, covariance, lower=1, overwrite_c=1)
+        factor, info = lapack.dpotrf(covariance, lower=1, overwrite_a=1, clean=0)
+        if info == 0:
+            return np.asarray(factor)
+    raise np.linalg.LinAlgError(_not_positive_definite(len(U)))
+
+
+def _not_positive_definite(order: int) -> str:
+    return (
+        f"a covariance of order {order} is not positive definite even with jitter {JITTER_LADDER[-1]:g}; "
         "check the data for non-finite values"
     )
 
