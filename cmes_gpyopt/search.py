@@ -21,6 +21,7 @@ Batch = Callable[[Array, npt.NDArray[np.int_]], tuple[Array, Array]]
 
 # Of the value of an acquisition: differences below this say nothing about which point is better to evaluate.
 TOLERANCE = 1e-4
+MAX_STEPS = 16
 
 
 def minimise_from(
@@ -237,14 +238,14 @@ class AcquisitionSearch:
             value, gradient = f_df(X)
             return value.ravel(), gradient
 
-        points, _ = minimise_from(flat, starts, lower, upper, tolerance=TOLERANCE)
+        points, _ = minimise_from(flat, starts, lower, upper, tolerance=TOLERANCE, max_steps=MAX_STEPS)
         rounded = self._with_context(spaces.round_points(self.space, points))
         continuous = spaces.continuous_columns(self.space)
         if continuous.all() or not continuous.any():
             return rounded
         # What is best for the continuous variables depends on the values the others were rounded to.
         second = np.vstack([rounded, starts])
-        points, _ = minimise_from(flat, second, lower, upper, movable=continuous, tolerance=TOLERANCE)
+        points, _ = minimise_from(flat, second, lower, upper, movable=continuous, tolerance=TOLERANCE, max_steps=MAX_STEPS)
         return np.vstack([rounded, points])
 
     def _best(

@@ -27,7 +27,7 @@ Objective = Callable[[Array], tuple[float, Array]]
 LENGTHSCALE_BOUNDS = (np.log(5e-3), np.log(1e2))
 MAX_STEPS = 100
 # A search ends when a step gains less than this share of the value: no digit of a length scale that matters.
-PRECISION = 1e-6
+PRECISION = 1e-5
 
 
 class Prior(NamedTuple):

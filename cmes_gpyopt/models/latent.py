@@ -60,7 +60,7 @@ CLASSIFIER_STARTS = (0.15, 0.4, 1.0)
 MANY = 150
 
 # EP tolerances: while hyperparameters move, and for the posterior that is kept.
-FIT_TOLERANCE = 1e-4
+FIT_TOLERANCE = 1e-3
 FINAL_TOLERANCE = 1e-11
 MAX_SWEEPS = 200
 
