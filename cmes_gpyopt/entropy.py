@@ -492,7 +492,7 @@ def _lift(outcomes: Outcomes) -> Outcomes:
     fields = [_floor(field) for field in outcomes]
     fields = [field.reshape((1,) * (3 - field.ndim) + field.shape) for field in fields]
     n_rows = max(field.shape[0] for field in fields)
-    return Outcomes(*(np.broadcast_to(field, (n_rows, *field.shape[1:])) for field in fields))
+    return Outcomes(*(f if len(f) == n_rows else np.broadcast_to(f, (n_rows, *f.shape[1:])) for f in fields))
 
 
 def _stack(rows: Array, last: Array) -> Array:
