@@ -24,6 +24,7 @@ from scipy.special import ndtr
 
 from . import spaces
 from ._gpyopt import Design_space
+from .errors import CMESError
 from .models import Constraint, JointDraws, Regression, SamplePaths
 from .normal import log1mexp, log_cdf
 from .search import minimise_from
@@ -103,6 +104,8 @@ def joint_optima(
         Bound on the expected share of draws whose y* differs from that over the whole grid; with 0 all points are
         drawn at once.
     """
+    if tolerance < 0:
+        raise CMESError(f"tolerance must not be negative, got {tolerance!r}")
     latents = (objective, *constraints)
     normals = [rng.standard_normal((len(grid), num_samples)) for _ in latents]
     wanted = np.empty(0, dtype=int) if pending is None else spaces.row_numbers(pending, grid)
@@ -130,7 +133,7 @@ def joint_optima(
         budget -= spent[dropped - 1] if dropped else 0.0
         for draw in draws:
             draw.keep(order[dropped:])
-        chosen = np.arange(draws[0].std.size)[-BLOCK:]  # the likeliest to matter
+        chosen = np.arange(draws[0].std.size)[::-1][:BLOCK]  # the likeliest to matter first
         values = [draw.draw(chosen) for draw in draws]
         best = np.minimum(best, _lowest_feasible(values, thresholds))
 

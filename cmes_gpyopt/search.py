@@ -245,7 +245,9 @@ class AcquisitionSearch:
             return rounded
         # What is best for the continuous variables depends on the values the others were rounded to.
         second = np.vstack([rounded, starts])
-        points, _ = minimise_from(flat, second, lower, upper, movable=continuous, tolerance=TOLERANCE, max_steps=MAX_STEPS)
+        points, _ = minimise_from(
+            flat, second, lower, upper, movable=continuous, tolerance=TOLERANCE, max_steps=MAX_STEPS
+        )
         return np.vstack([rounded, points])
 
     def _best(

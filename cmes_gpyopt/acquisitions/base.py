@@ -72,8 +72,8 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         super().__init__(model, space, optimizer or AcquisitionSearch(space), cost_withGradients)
         self.seed = whole_number("seed", seed, 0)
         self.border = number("border", border)
-        if not 0 <= self.border < np.inf:
-            raise CMESError(f"border must be a positive number, or 0 for no weight, got {border!r}")
+        if not 0 <= self.border <= 1:
+            raise CMESError(f"border must lie between 0, for no weight, and 1, got {border!r}")
         self._nothing_pending = np.empty((0, space.model_dimensionality))
         self.pending: Array = self._nothing_pending
         self.least_probability = 0.0

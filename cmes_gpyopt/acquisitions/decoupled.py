@@ -34,6 +34,8 @@ class Suggestion(NamedTuple):
 class Decoupled:
     """Choose the next point together with what to evaluate there, by information per unit cost.
 
+    It is the information alone: a weight of the border does not enter.
+
     Parameters
     ----------
     acquisition : ConstrainedMES

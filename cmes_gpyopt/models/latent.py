@@ -13,6 +13,7 @@ result whenever it is repeated.
 
 import copy
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -98,7 +99,8 @@ class LatentGP:
         """Take over data: values (N,) at X (N, d), N may be zero. Hyperparameters are learned at the first use."""
         self._lower, self._width = lower, width
         data = self._to_unit(X), np.array(values, dtype=float)
-        if self._data is not None and all(map(np.array_equal, data, self._data)):
+        conditioned = self._posterior is not None and self._posterior.size != len(data[1])
+        if self._data is not None and all(map(np.array_equal, data, self._data)) and not conditioned:
             return  # what is new was seen by other functions only
         self._data = data
         self._posterior = self._gp = None
@@ -208,6 +210,14 @@ class LatentGP:
             return self._last_good
         self._last_good = theta
         return theta
+
+
+def _last_milestone(count: int, growth: float) -> int:
+    """The largest number up to ``count`` of those that grow from one by a share of ``growth``, or by one, at a time."""
+    milestone = 1
+    while (following := max(milestone + 1, math.ceil(milestone * (1.0 + growth)))) <= count:
+        milestone = following
+    return milestone
 
 
 def _one_class(labels: Array) -> bool:
@@ -390,7 +400,7 @@ class BinaryConstraint(LatentGP):
             theta = np.log([self.variance_prior[0], *[cautious_lengthscale(count, dimension)] * dimension])
         else:
             # How many of the labels decide is a function of their number, so that a fit is one of the data alone.
-            used = count - count % max(int(self.relearn * count), 1)
+            used = _last_milestone(count, self.relearn)
             used = count if _one_class(values[:used]) else used
             theta, known = self._hyperparameters(U[:used], values[:used])
             start = np.full(count, MIN_PRECISION), np.zeros(count)
@@ -404,16 +414,17 @@ class BinaryConstraint(LatentGP):
         if self._learned is None or not all(map(np.array_equal, self._learned[:2], (U, values))):
             starts = [np.log([self.variance_prior[0], *[ell] * U.shape[1]]) for ell in CLASSIFIER_STARTS]
             prior = Prior(self.variance_prior, LENGTHSCALE_PRIOR)
-            last: list[LabelEvidence] = []
+            evidence = LabelEvidence(values, self.link, FIT_TOLERANCE, MAX_SWEEPS)
 
-            def make(U: Array, labels: Array) -> Objective:
-                last[:] = [LabelEvidence(labels, self.link, FIT_TOLERANCE, MAX_SWEEPS)]
-                return objective(U, last[0], prior, 0.0)
+            def make(points: Array, labels: Array) -> Objective:
+                whole = len(labels) == len(values)
+                part = evidence if whole else LabelEvidence(labels, self.link, FIT_TOLERANCE, MAX_SWEEPS)
+                return objective(points, part, prior, 0.0)
 
             # Expectation propagation makes every step dear: one search, from the most promising start.
             theta = self._fitted(make, U, values, starts, 1)
             kernel = _kernel(theta, U.shape[1])
-            self._learned = U, values, theta, last[0].sites(kernel(U, U))
+            self._learned = U, values, theta, evidence.sites(kernel(U, U))
         return self._learned[2:]
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
