@@ -21,6 +21,8 @@ OUTSIDE = -np.sqrt(np.finfo(float).max)
 # The same for points that are too likely to fail, between the real scores and the points outside.
 UNSAFE = -1e100
 
+EFFORT_IN_FLIGHT = 0.25
+
 # Random streams derived from (seed, number of observations, number of pending points, stream).
 GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM, DECOUPLED_STREAM = range(4)
 
@@ -164,9 +166,13 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             rng=self.generator(SEARCH_STREAM),
             near=best if len(best) else data.X[-3:],
             avoid=np.vstack([data.X, self.pending]),
-            # Every draw of y* has a posterior of its own then, and a candidate costs as much as many.
-            effort=0.25 if len(self.pending) else 1.0,
+            effort=self.effort,
         )
+
+    @property
+    def effort(self) -> float:
+        """Share of the usual work to spend on a suggestion: less while points are in flight, because a worker waits."""
+        return EFFORT_IN_FLIGHT if len(self.pending) else 1.0
 
     def update(self) -> None:
         """Make the random state match the model's data; does nothing where it already does."""

@@ -34,7 +34,6 @@ MAX_BINARY = 8
 PRESETS: dict[str | None, dict[str, Any]] = {
     None: {
         "confidence": 0.5,
-        "grid_size": 500,
         "estimator": "kl",
         "table": "exact",
         "ystar_cap": 3e-3,
@@ -42,7 +41,6 @@ PRESETS: dict[str | None, dict[str, Any]] = {
     },
     "paper": {
         "confidence": 0.9,
-        "grid_size": 2000,
         "estimator": "entropy",
         "table": "laplace",
         "ystar_cap": -np.inf,
@@ -63,8 +61,8 @@ class ConstrainedMES(ConstrainedAcquisition):
         constraints only; 0.1 is strict, 0.9 lax.
     num_samples : int
         Draws of y* to average over.
-    grid_size : int, default 500
-        Points over which y* is sought.
+    grid_size : int, default 2000
+        Points over which y* is sought; a quarter of them while points are in flight.
     estimator : {"kl", "entropy", "mixture"}, default "kl"
         "kl" is the divergence KL[P(o | y*) || P(o)] of what is observed, never negative; "entropy" the paper's difference
         of entropies; "mixture" its second suggestion for objectives that are seen only where the evaluation is feasible.
@@ -86,7 +84,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
-        laplace table, a grid of 2000 points, no cap and no weight of the border.
+        laplace table, no cap and no weight of the border.
     seed : int
         See :class:`ConstrainedAcquisition`.
 
@@ -107,7 +105,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         *,
         confidence: float | None = None,
         num_samples: int = 10,
-        grid_size: int | None = None,
+        grid_size: int = 2000,
         estimator: str | None = None,
         sampler: str = "joint",
         objective_observed: str = "feasible",
@@ -129,7 +127,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.objective_observed = one_of("objective_observed", objective_observed, ("feasible", "always"))
         self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = whole_number("num_samples", num_samples, 1)
-        self.grid_size = whole_number("grid_size", defaults["grid_size"] if grid_size is None else grid_size, 1)
+        self.grid_size = whole_number("grid_size", grid_size, 1)
         if not 0.0 < self.confidence < 1.0:
             raise CMESError(f"confidence must lie strictly between 0 and 1, got {confidence!r}")
         self.noise = one_of("noise", noise, ("ignore", "point", "exact"))
@@ -153,9 +151,8 @@ class ConstrainedMES(ConstrainedAcquisition):
 
     def _prepare(self) -> None:
         model = self.model
-        grid = candidate_grid(
-            self.space, self.grid_size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM)
-        )
+        size = max(int(self.effort * self.grid_size), 1)
+        grid = candidate_grid(self.space, size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM))
         rng = self.generator(OPTIMA_STREAM)
         sampler = {"joint": joint_optima, "marginal": marginal_optima, "pathwise": pathwise_optima}[self.sampler]
         draws = sampler(
