@@ -32,12 +32,13 @@ from .speed_cases import (
     LOG_EI,
     PARTS,
     PEERS,
+    RUN,
     Setting,
     fitted,
     observations,
+    run_of_suggestions,
     sobol,
     stages,
-    suggestion,
     why_absent,
 )
 from .speed_report import EXPONENT, MEGABYTES, SHARE, Row, summarised
@@ -178,18 +179,18 @@ def _row(section: str, what: str, setting: Setting, values: Array, unit: str, ta
 
 
 def _against(section: str, setting: Setting, names: Mapping[str, float | None], repeats: int) -> Iterator[Row]:
-    """A suggestion over that of the peers named, each with its target or None."""
+    """The mean of ten suggestions in a run over one of the peers named, each with its target or None."""
     absent = {name: why_absent(PEERS[name].packages) for name in names}
 
     def prepare(repeat: int, at: Setting = setting) -> dict[str, Thunk]:
         others = {name: _prepared(name, at, repeat) for name in names if not absent[name]}
-        return {WHOLE: suggestion(at, repeat), **others}
+        return {WHOLE: run_of_suggestions(at, repeat), **others}
 
     # What a library does only once, it does here.
     interleaved(lambda repeat: prepare(repeat, replace(SMALL, feedback=setting.feedback)), 1, may_fail=names)
     seconds = interleaved(prepare, repeats, may_fail=names)
     for name, target in names.items():
-        ratio = seconds[WHOLE] / seconds[name] if name in seconds else np.empty(0)
+        ratio = seconds[WHOLE] / RUN / seconds[name] if name in seconds else np.empty(0)
         row = _row(section, WHOLE, setting, ratio, f"of {name}", target)
         yield replace(row, note=absent[name]) if absent[name] else row
 

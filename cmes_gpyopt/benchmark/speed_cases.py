@@ -6,7 +6,9 @@ where the constraint holds; with real feedback both are measured everywhere.
 
 BoTorch and Optuna take hidden values as the adaptors in ``peers`` say. A library that needs a value at every point, or
 knows no constraints, is given the largest one seen, so that all of them model n points. Settings are the defaults of each
-library; BoTorch, which has none for the search, uses those of its tutorials. Written for BoTorch 0.18, Optuna 5.0,
+library; BoTorch, which has none for the search, uses those of its tutorials. Every suggestion is one of a run: ours is the
+mean of ten in a row, GPyOpt's and Emukit's objects know all observations but the last, and BoTorch and Optuna keep nothing
+from one suggestion to the next. Written for BoTorch 0.18, Optuna 5.0,
 Emukit 0.5, GPyOpt 1.2.6.
 """
 
@@ -14,7 +16,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +33,9 @@ Array = npt.NDArray[np.float64]
 
 PARTS = ("model fit", "y* sampling", "acquisition optimisation", "everything else")
 """The parts of a suggestion."""
+
+RUN = 10
+"""Suggestions in a row that are timed together."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +104,9 @@ def domain(d: int) -> Domain:
 # ------------------------------------------------------------------------------------------------------------
 
 
-def told(setting: Setting, repeat: int) -> Any:
-    """A new optimiser that has been told the observations and has fitted nothing yet."""
-    seen = observations(setting, repeat)
+def told(setting: Setting, repeat: int, seen: Observations | None = None) -> Any:
+    """A new optimiser that has been told the observations, n of those given, and has fitted nothing yet."""
+    seen = observations(setting, repeat) if seen is None else Observations(*(part[: setting.n] for part in seen))
     bo = ConstrainedBayesianOptimization(
         None,
         list(domain(setting.d)),
@@ -129,9 +134,27 @@ def fit(bo: Any) -> None:
 
 
 def suggestion(setting: Setting, repeat: int) -> Thunk:
-    """One suggestion."""
+    """The first suggestion of a new optimiser."""
     bo = told(setting, repeat)
     return lambda: bo.suggest_next_locations()
+
+
+def run_of_suggestions(setting: Setting, repeat: int) -> Thunk:
+    """:data:`RUN` suggestions in a row, each after one more observation, from the n-th on.
+
+    So many, because hyperparameters are learned anew only now and then; the mean is what a suggestion costs in a run.
+    """
+    seen = observations(replace(setting, n=setting.n + RUN - 1), repeat)
+    before = setting.n - 1
+    bo = told(replace(setting, n=before), repeat, seen)
+    fit(bo)
+
+    def run() -> None:
+        for i in range(before, before + RUN):
+            bo.tell(seen.X[[i]], seen.Y[[i]], seen.C[[i], None])
+            bo.suggest_next_locations()
+
+    return run
 
 
 def stages(setting: Setting, repeat: int) -> dict[str, Thunk]:
@@ -184,10 +207,13 @@ def emukit_loop(setting: Setting, repeat: int) -> Thunk:
 
 
 def gpyopt_ei(setting: Setting, repeat: int) -> Thunk:
-    """GPyOpt: BayesianOptimization, which knows no unknown constraints."""
+    """GPyOpt: BayesianOptimization, which knows no unknown constraints; the last observation is news to it."""
     seen = observations(setting, repeat)
+    X, Y = seen.X, seen.filled[:, None]
     with quiet(repeat):
-        bo = BayesianOptimization(None, list(domain(setting.d)), X=seen.X, Y=seen.filled[:, None])
+        bo = BayesianOptimization(None, list(domain(setting.d)), X=X[:-1], Y=Y[:-1])
+        bo._update_model(bo.normalization_type)
+    bo.X, bo.Y = X, Y
     return _quietly(bo.suggest_next_locations, repeat)
 
 
