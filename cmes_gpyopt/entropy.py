@@ -421,6 +421,8 @@ def split_partials(tables: Sequence[Outcomes], partials: Outcomes) -> list[Outco
     -------
     list of Outcomes, entry j of shape (R_j, K, n)
     """
+    if len(tables) == 1:
+        return [partials]
     lifted = [_lift(table) for table in tables]
     sizes = [table.log_q.shape[0] for table in lifted]
     whole = product_outcomes(lifted)

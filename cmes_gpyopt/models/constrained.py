@@ -67,6 +67,7 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
         self.constraints: list[Constraint] = [c.unfitted() for c in chosen]
         self.objective = Regression()
         self.data: Data | None = None
+        self._fmin: float | None = None
         self._lower, self._width = spaces.box(space)
 
     def set_data(self, X: Array, Y: Array, C: Array) -> None:
@@ -91,6 +92,7 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
             seen = np.isfinite(values)
             constraint.fit(data.X[seen], values[seen], self._lower, self._width)
         self.data = data
+        self._fmin = None
 
     def _checked(self, X: Array, Y: Array, C: Array) -> Data:
         # Copies, so that later changes of the caller's arrays cannot change what was fitted.
@@ -177,7 +179,9 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
         """:meth:`get_fmin` in the units of the latent objective."""
         if self.data is None or not self.data.feasible.any():
             return np.inf
-        return float(self.objective.moments(self.data.X[self.data.feasible]).mean.min())
+        if self._fmin is None:
+            self._fmin = float(self.objective.moments(self.data.X[self.data.feasible]).mean.min())
+        return self._fmin
 
     def probability_feasible(self, X: Array) -> Array:
         """Probability that all constraints hold at X, (n,): the product over constraints."""
