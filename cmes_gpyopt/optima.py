@@ -67,8 +67,9 @@ class Optima(NamedTuple):
     """J arrays (K, p)"""
 
 
-# Points drawn jointly before the others are looked at again.
-BLOCK = 128
+# Points drawn jointly before the others are looked at again. Where a block does not halve the chance that something was
+# missed, most points will have to be drawn, and the next block is as large as all before it.
+BLOCK = 64
 
 
 def joint_optima(
@@ -122,7 +123,8 @@ def joint_optima(
     position = np.empty(len(grid), dtype=int)
     position[chosen] = np.arange(len(chosen))
     at_wanted = [v[:, position[wanted]] for v in values]
-    best, budget = _lowest_feasible(values, thresholds), tolerance
+    best, budget, drawn = _lowest_feasible(values, thresholds), tolerance, len(chosen)
+    missed = np.inf
     while True:
         chance = _chance_to_matter(draws, thresholds, best)
         if chance.sum() <= budget:
@@ -133,7 +135,10 @@ def joint_optima(
         budget -= spent[dropped - 1] if dropped else 0.0
         for draw in draws:
             draw.keep(order[dropped:])
-        chosen = np.arange(draws[0].std.size)[::-1][:BLOCK]  # the likeliest to matter first
+        # The likeliest to matter first.
+        size = max(BLOCK, drawn if chance.sum() > 0.5 * missed else 0)
+        chosen = np.arange(draws[0].std.size)[::-1][:size]
+        drawn, missed = drawn + len(chosen), chance.sum()
         values = [draw.draw(chosen) for draw in draws]
         best = np.minimum(best, _lowest_feasible(values, thresholds))
 

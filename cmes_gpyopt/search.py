@@ -19,9 +19,8 @@ Value = Callable[[Array], Array]
 ValueAndGradient = Callable[[Array], tuple[Array, Array]]
 Batch = Callable[[Array, npt.NDArray[np.int_]], tuple[Array, Array]]
 
-# Of the value of an acquisition: differences below this say nothing about which point is better to evaluate.
-TOLERANCE = 1e-4
-MAX_STEPS = 16
+# Differences below the tolerance, a share of the acquisition, say nothing about which point is better to evaluate.
+THOROUGH: dict[str, Any] = {"tolerance": 1e-4, "max_steps": 16, "best_only": True}
 
 
 def minimise_from(
@@ -33,6 +32,7 @@ def minimise_from(
     movable: npt.NDArray[np.bool_] | None = None,
     max_steps: int = 60,
     tolerance: float = 1e-10,
+    best_only: bool = False,
 ) -> tuple[Array, Array]:
     """Minimise over a box from several starts at once, by projected BFGS with a backtracking line search.
 
@@ -46,6 +46,9 @@ def minimise_from(
         Coordinates to move; those with equal bounds never do.
     tolerance : float
         A search ends when a step gains no more than this share of the value.
+    best_only : bool
+        Whether only the best of all results is wanted: a start that would not catch up with the best even if it went on
+        gaining as in its last step is given up.
 
     Returns
     -------
@@ -84,9 +87,13 @@ def minimise_from(
         active[rows[~moved]] = False
         rows = rows[moved]
         s, y = moved_x[moved] - x[rows], moved_g[moved] - g[rows]
-        active[rows] &= f[rows] - moved_f[moved] > tolerance * np.abs(f[rows])
+        gain = f[rows] - moved_f[moved]
+        active[rows] &= gain > tolerance * np.abs(f[rows])
         H[rows], fresh[rows] = _bfgs(H[rows], s, y, fresh[rows])
         x[rows], f[rows], g[rows] = moved_x[moved], moved_f[moved], moved_g[moved]
+        if best_only:
+            behind = (f * unit)[rows] - (f * unit).min()
+            active[rows] &= behind <= max_steps * gain * unit[rows]
     return np.where(free, lower + width * x, starts), f * unit
 
 
@@ -238,16 +245,14 @@ class AcquisitionSearch:
             value, gradient = f_df(X)
             return value.ravel(), gradient
 
-        points, _ = minimise_from(flat, starts, lower, upper, tolerance=TOLERANCE, max_steps=MAX_STEPS)
+        points, _ = minimise_from(flat, starts, lower, upper, **THOROUGH)
         rounded = self._with_context(spaces.round_points(self.space, points))
         continuous = spaces.continuous_columns(self.space)
         if continuous.all() or not continuous.any():
             return rounded
         # What is best for the continuous variables depends on the values the others were rounded to.
         second = np.vstack([rounded, starts])
-        points, _ = minimise_from(
-            flat, second, lower, upper, movable=continuous, tolerance=TOLERANCE, max_steps=MAX_STEPS
-        )
+        points, _ = minimise_from(flat, second, lower, upper, movable=continuous, **THOROUGH)
         return np.vstack([rounded, points])
 
     def _best(

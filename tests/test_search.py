@@ -135,3 +135,24 @@ def test_search_holds_the_context():
     f, f_df = quadratic(np.array([1.5, 4.0, 1.0, 0.0, 0.0]))
     x, _ = search.optimize(f, f_df=f_df)
     np.testing.assert_array_equal(x, [[0.7, 4.0, 0.0, 0.0, 1.0]])
+
+
+def test_starts_that_cannot_catch_up_are_given_up_and_the_best_is_still_found():
+    """Two valleys, one of them flat and high: its start creeps along and is left where it is."""
+    evaluated = [0, 0]
+
+    def function(X, which):
+        for start in which:
+            evaluated[start] += 1
+        high = which == 1
+        value = np.where(high, 10.0 + 1e-3 * X[:, 0], ((X - 0.3) ** 2).sum(axis=1))
+        gradient = np.where(high[:, None], np.array([1e-3, 0.0]), 2 * (X - 0.3))
+        return value, gradient
+
+    starts, lower, upper = np.array([[0.9, 0.9], [0.9, 0.1]]), np.zeros(2), np.ones(2)
+    points, values = minimise_from(function, starts, lower, upper, best_only=True)
+    np.testing.assert_allclose(points[0], 0.3, atol=1e-6)
+    assert values[1] <= 10.0 + 0.9e-3
+    pruned = evaluated[1]
+    minimise_from(function, starts, lower, upper)
+    assert pruned < evaluated[1] - pruned
