@@ -81,17 +81,15 @@ class LabelEvidence:
         self._tolerance, self._max_sweeps = tolerance, max_sweeps
         self._sites: Sites | None = None
 
-    def sites(self, K: Array) -> Sites:
+    def sites(self, K: Array, tolerance: float) -> Sites:
         """The sites for a prior covariance (N, N)."""
         start = None if self._sites is None else (self._sites.tau, self._sites.nu)
-        self._sites = propagate(
-            K, self._labels, self._link, start, tolerance=self._tolerance, max_sweeps=self._max_sweeps
-        )
+        self._sites = propagate(K, self._labels, self._link, start, tolerance=tolerance, max_sweeps=self._max_sweeps)
         return self._sites
 
     def __call__(self, K: Array, noise: float) -> tuple[float, Array, float]:
         """As :data:`Evidence`; there is no noise."""
-        sites = self.sites(K)
+        sites = self.sites(K, self._tolerance)
         inverse = sites.half.T @ sites.half
         alpha = sites.nu - inverse @ (K @ sites.nu)
         return sites.log_evidence, 0.5 * (np.outer(alpha, alpha) - inverse), 0.0

@@ -62,7 +62,7 @@ MANY = 150
 
 # EP tolerances: while hyperparameters move, and for the posterior that is kept.
 FIT_TOLERANCE = 1e-3
-FINAL_TOLERANCE = 1e-11
+FINAL_TOLERANCE = 1e-9
 MAX_SWEEPS = 200
 
 
@@ -424,7 +424,7 @@ class BinaryConstraint(LatentGP):
             # Expectation propagation makes every step dear: one search, from the most promising start.
             theta = self._fitted(make, U, values, starts, 1)
             kernel = _kernel(theta, U.shape[1])
-            self._learned = U, values, theta, evidence.sites(kernel(U, U))
+            self._learned = U, values, theta, evidence.sites(kernel(U, U), FINAL_TOLERANCE)
         return self._learned[2:]
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
