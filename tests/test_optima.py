@@ -107,6 +107,27 @@ def test_blocks_drawn_one_after_the_other_are_one_joint_draw(model, grid):
         np.testing.assert_allclose(np.hstack(found), expected, atol=1e-3 * latent.posterior.kernel.variance**0.5)
 
 
+@pytest.mark.parametrize("distance", [0.0, 1e-12, 1e-9, 1e-8, 1e-7, 1e-6, 1e-4])
+def test_draws_of_points_that_nearly_coincide_do_not_turn_rounding_into_values(model, distance):
+    """Pivots that are rounding alone once spoilt everything drawn after them."""
+    rng = np.random.default_rng(3)
+    centres = rng.uniform(-0.9, 0.9, (12, 2))
+    crowd = (centres[:, None] + distance * rng.standard_normal((12, 8, 2))).reshape(-1, 2)
+    grid = rng.permutation(np.vstack([crowd, rng.uniform(-1, 1, (300, 2))]))
+    for latent in (model.objective, model.constraints[0]):
+        draws, scale = latent.draws(grid, rng.standard_normal((len(grid), 6))), latent.posterior.kernel.variance**0.5
+        m, left, found = latent.moments(grid), np.arange(len(grid)), np.full((6, len(grid)), np.nan)
+        while len(left):
+            rows = np.arange(len(left))[-40:]
+            found[:, left[rows]] = draws.draw(rows)
+            left = left[:-40]
+            assert draws._variance.min(initial=0.0) > -1e-8 * scale**2
+        assert np.abs((found - m.mean) / m.std).max() < 6
+        for centre in centres:
+            near = np.abs(grid - centre).max(axis=1) < 1e-3
+            assert np.ptp(found[:, near], axis=1).max() < 1e-2 * scale
+
+
 def test_moments_between_two_blocks_are_conditional_on_what_was_drawn(model, grid):
     latent, normals = model.objective, np.random.default_rng(7).standard_normal((len(grid), 3))
     draws = latent.draws(grid, normals)

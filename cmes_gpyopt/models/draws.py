@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import blas
 
-from .posterior import LatentPosterior, jittered_cholesky
+from .posterior import NEIGHBOURS_LADDER, LatentPosterior, jittered_cholesky
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int_]
@@ -52,7 +52,7 @@ class JointDraws:
         """Draw the open points ``rows`` (b,); returns their values (K, b) and closes them."""
         covariance = self._kernel(self._U, self._U[rows])  # (r, b)
         covariance -= self._explained @ self._explained[rows].T
-        factor = jittered_cholesky(covariance[rows], self._kernel.variance)
+        factor = jittered_cholesky(covariance[rows], self._kernel.variance, NEIGHBOURS_LADDER)
         normals = self._normals[rows]
         values = self.mean[:, rows] + (factor @ normals).T
         others = np.delete(np.arange(len(self._U)), rows)

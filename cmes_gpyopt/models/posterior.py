@@ -6,7 +6,7 @@ cube and outputs in the model's own (standardised or latent) units.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +25,9 @@ VARIANCE_FLOOR = 1e-11
 
 # Relative jitter tried in turn when a covariance on a dense grid is not positive definite in floating point.
 JITTER_LADDER = (0.0, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+# Where others are conditioned on the points factorised. Points that nearly coincide have pivots that are rounding alone;
+# a factorisation may succeed with them, and what is divided by them is noise. With this jitter that noise stays below it.
+NEIGHBOURS_LADDER = JITTER_LADDER[1:]
 
 # Numbers that fit into the second-level cache of any current processor.
 CACHED_ENTRIES = 2**15
@@ -164,7 +167,7 @@ class LatentPosterior:
         """
         cross = self.kernel(U, self.inputs) @ self.half.T  # (p, N)
         covariance = self.kernel(U, U) - cross @ cross.T
-        factor = jittered_cholesky(covariance, self.kernel.variance)
+        factor = jittered_cholesky(covariance, self.kernel.variance, NEIGHBOURS_LADDER)
         inverse, _ = lapack.dtrtrs(factor, np.eye(len(U)), lower=1)
         on_data = cross @ self.half  # (p, N)
         half = np.block([[self.half, np.zeros((self.size, len(U)))], [-inverse @ on_data, inverse]])
@@ -187,15 +190,15 @@ class LatentPosterior:
         return len(self.inputs)
 
 
-def jittered_cholesky(matrix: Array, scale: float) -> Array:
-    """Lower Cholesky factor of ``matrix``, with the smallest jitter of the ladder that makes it succeed.
+def jittered_cholesky(matrix: Array, scale: float, ladder: Sequence[float] = JITTER_LADDER) -> Array:
+    """Lower Cholesky factor of ``matrix``, with the smallest jitter of the ladder, times ``scale``, that makes it succeed.
 
     Raises
     ------
     numpy.linalg.LinAlgError
         If the largest jitter, 1e-4 of ``scale``, does not suffice.
     """
-    for jitter in JITTER_LADDER:
+    for jitter in ladder:
         # The transpose of a C-ordered symmetric matrix is Fortran-ordered without a copy.
         jittered = np.array(matrix.T, order="F")
         if jitter:
@@ -214,7 +217,7 @@ def grid_cholesky(kernel: Matern52, U: Array, explained: Array) -> Array:
     Everything happens in the memory of the kernel matrix. The jitter starts at 1e-10 of the variance, because points lie
     close enough together to need some, and a factorisation that fails costs as much as one that succeeds.
     """
-    for jitter in JITTER_LADDER[1:]:
+    for jitter in NEIGHBOURS_LADDER:
         # The transpose of a C-ordered matrix is Fortran-ordered, and a covariance is symmetric.
         covariance = kernel(U, U).T
         covariance[np.diag_indices_from(covariance)] += jitter * kernel.variance
