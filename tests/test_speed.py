@@ -82,7 +82,7 @@ def test_repeats_have_different_data_that_are_the_same_in_every_run():
 def test_stages_make_the_suggestion_that_a_single_call_makes(feedback):
     setting = Setting(12, 2, 50, feedback)
     results = [call() for call in speed_cases.stages(setting, 0).values()]
-    np.testing.assert_array_equal(results[-1], speed_cases.suggestion(setting, 0)())
+    np.testing.assert_array_equal(results[-1], speed_cases.told(setting, 0).suggest_next_locations())
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -133,12 +133,6 @@ def fit(bo: Any) -> None:
         latent.posterior  # noqa: B018 - learns
 
 
-def suggestion(setting: Setting, repeat: int) -> Thunk:
-    """The first suggestion of a new optimiser."""
-    bo = told(setting, repeat)
-    return lambda: bo.suggest_next_locations()
-
-
 def run_of_suggestions(setting: Setting, repeat: int) -> Thunk:
     """:data:`RUN` suggestions in a row, each after one more observation, from the n-th on.
 
