@@ -100,6 +100,45 @@ def test_draws_without_a_feasible_point_lead_towards_feasibility_except_in_the_p
     assert np.argmax(scores["paper"]) < 25
 
 
+def nothing_feasible(count=6, **options):
+    """An acquisition that has only seen failures."""
+    acquisition = ConstrainedMES.for_domain(cube(2), grid_size=200, seed=3, **options)
+    X = np.random.default_rng(5).uniform(-2, 3, (count, 2))
+    acquisition.model.set_data(X, np.full(count, np.nan), np.ones((count, 1)))
+    return acquisition
+
+
+def test_while_nothing_feasible_is_known_the_probability_of_feasibility_is_maximised(rng):
+    X = rng.uniform(-2, 3, (30, 2))
+    acquisition = nothing_feasible(border=0.0)
+    probability = acquisition.model.probability_feasible(X)
+    np.testing.assert_allclose(acquisition.acquisition_function(X)[:, 0], -probability, rtol=1e-12)
+    error, control = gradient_errors(acquisition, 2, rng)
+    assert error < 1e-5
+    assert control > 1e-3
+    # The information is another thing; the paper's configuration maximises it from the start.
+    assert not np.allclose(acquisition.score(X), probability, rtol=0.01)
+    paper = nothing_feasible(preset="paper")
+    np.testing.assert_allclose(paper.acquisition_function(X)[:, 0], -paper.score(X), rtol=1e-12)
+    # One objective value, even of a failure, or one feasible label, and the information decides.
+    data = acquisition.model.data
+    acquisition.model.set_data(data.X, np.where(np.arange(6) == 0, 1.0, np.nan), data.C)
+    assert not acquisition.seeks_feasible
+    acquisition.model.set_data(data.X, data.Y, np.where(np.arange(6) == 0, -1.0, 1.0)[:, None])
+    assert not acquisition.seeks_feasible
+    np.testing.assert_allclose(acquisition.acquisition_function(X)[:, 0], -acquisition.score(X), rtol=1e-12)
+
+
+def test_while_nothing_feasible_is_known_points_in_flight_are_avoided(rng):
+    acquisition = nothing_feasible()
+    first, _ = acquisition.optimize()
+    acquisition.set_pending(first)
+    error, control = gradient_errors(acquisition, 2, rng)
+    assert error < 1e-5
+    assert control > 1e-3
+    assert np.abs(acquisition.optimize()[0] - first).max() > 0.1
+
+
 def test_the_cap_keeps_the_optimum_below_the_best_feasible_value():
     capped, free = fitted(seed=1, num_samples=300), fitted(seed=1, num_samples=300, ystar_cap=-np.inf)
     for acquisition in (capped, free):

@@ -14,7 +14,7 @@ from cmes_gpyopt.models import latent as latent_module
 from cmes_gpyopt.models import posterior as posterior_module
 from cmes_gpyopt.models.ep import LogisticBernoulli, ParallelEP, logistic_moments, probit_moments, propagate
 from cmes_gpyopt.models.fit import LabelEvidence, Prior, gaussian_evidence, objective
-from cmes_gpyopt.models.latent import Regression, cautious_lengthscale
+from cmes_gpyopt.models.latent import Regression
 from cmes_gpyopt.models.posterior import Matern52, jittered_cholesky
 from cmes_gpyopt.problems import TOY
 
@@ -286,16 +286,21 @@ def test_a_failed_point_is_not_called_feasible_with_the_default_prior():
     np.testing.assert_allclose(probabilities, [1 / 3, 0.11], atol=0.005)
 
 
-def test_equal_labels_hold_the_length_scale_at_the_spacing_of_the_points(rng):
-    X = rng.uniform(-1, 1, (12, 2))
-    held, free = BinaryConstraint(), BinaryConstraint(hold_one_class=False)
-    for constraint in (held, free):
-        model = ConstrainedModel(SPACE, [constraint])
-        model.set_data(X, np.full(12, np.nan), np.ones((12, 1)))
-        constraint.found = model.constraints[0].posterior.kernel
-    np.testing.assert_allclose(held.found.lengthscales, cautious_lengthscale(12, 2))
-    assert held.found.variance == pytest.approx(30.0)
-    assert (free.found.lengthscales > 1.5 * held.found.lengthscales).all()
+@pytest.mark.parametrize("one_class", [True, False])
+def test_the_length_scales_of_a_classifier_are_limited_by_the_spacing_of_its_labels(one_class, rng):
+    X = rng.uniform(-1, 1, (40, 2))
+    labels = np.ones(40) if one_class else np.where(X[:, 0] < 0, -1.0, 1.0)
+    found = []
+    for limit in (0.5, np.inf):
+        model = ConstrainedModel(SPACE, [BinaryConstraint(lengthscale_limit=limit)])
+        model.set_data(X, np.full(40, np.nan), labels[:, None])
+        found.append(model.constraints[0].posterior.kernel)
+    limited, free = found
+    # The unit square has 40 cells of area 1/40; a length scale is at most half of a cell's diagonal.
+    half_diagonal = 0.5 * np.sqrt(2.0 / 40.0)
+    assert (free.lengthscales > 1.5 * half_diagonal).all()
+    np.testing.assert_allclose(limited.lengthscales, half_diagonal)
+    assert limited.variance == free.variance
 
 
 EXTREMES = {

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .._gpyopt import Design_space
 from ..checks import number, one_of, whole_number
 from ..errors import CMESError
-from ..models import ConstrainedModel
+from ..models import ConstrainedModel, Constraint
 from ..optima import candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from ..search import AcquisitionSearch
 from .base import GRID_STREAM, OPTIMA_STREAM, ConstrainedAcquisition
@@ -92,6 +92,10 @@ class ConstrainedMES(ConstrainedAcquisition):
     -----
     A draw with no feasible point has y* = +inf. The binary entropy difference then falls with the probability of
     feasibility, so such draws are scored with the divergence whatever the estimator, except with ``preset="paper"``.
+
+    While nothing feasible and no objective value has been seen, y* is known from the prior alone and the acquisition is the
+    probability of feasibility, except with ``preset="paper"``: the information grows without bound as that probability
+    tends to one, which it does first in the corners. ``score`` is the information all the same.
     """
 
     believes_pending = False  # each draw of y* brings its own values at the pending points
@@ -148,6 +152,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.y_star: Array = np.empty(0)
         self._screening = False
         self._best_in_flight: Array | float = np.inf
+        self._believed: list[Constraint] = []
 
     def _prepare(self) -> None:
         model = self.model
@@ -159,7 +164,9 @@ class ConstrainedMES(ConstrainedAcquisition):
             model.objective, model.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
         )
         self.y_star, self._best_in_flight = draws.y_star, np.inf
+        self._believed = model.constraints
         if len(self.pending):
+            self._believed = [c.conditioned(self.pending) for c in model.constraints]
             holds = [c <= t for c, t in zip(draws.constraints, self.thresholds, strict=True)]
             values = np.where(np.all(holds, axis=0), draws.objective, np.inf) if holds else draws.objective
             self._best_in_flight = values.min(axis=1)
@@ -183,6 +190,13 @@ class ConstrainedMES(ConstrainedAcquisition):
         best = np.minimum(self.model.standardised_fmin(), self._best_in_flight)
         return np.asarray(np.minimum(self.y_star, best - self.ystar_cap))
 
+    @property
+    def seeks_feasible(self) -> bool:
+        """Whether the acquisition is the probability of feasibility, because nothing else is known yet."""
+        data = self.model.data
+        nothing = not data.feasible.any() and np.isnan(data.Y).all()
+        return bool(self.model.constraints) and self.preset != "paper" and bool(nothing)
+
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Maximise the information; where none is in sight, the probability of feasibility."""
         point, value = super().optimize(duplicate_manager)
@@ -194,11 +208,16 @@ class ConstrainedMES(ConstrainedAcquisition):
             return point, value
 
         def f_df(X: Array) -> tuple[Array, Array]:
-            pairs = [c.log_feasible(X, grad=True) for c in self.model.constraints]
-            return -np.sum([p[0] for p in pairs], axis=0)[:, None], -np.sum([p[1] for p in pairs], axis=0)
+            value, gradient = self._log_feasible(X)
+            return -value[:, None], -gradient
 
         point, _ = self._search(lambda X: f_df(X)[0], f_df, duplicate_manager)
         return point, self.acquisition_function(point)
+
+    def _log_feasible(self, X: Array) -> tuple[Array, Array]:
+        """Log probability (n,) that all constraints hold at X, points in flight being as expected; and its gradient (n, d)."""
+        pairs = [c.log_feasible(X, grad=True) for c in self._believed]
+        return np.sum([p[0] for p in pairs], axis=0), np.sum([p[1] for p in pairs], axis=0)
 
     def _screen(self, x: Array) -> Array:
         self._screening = True
@@ -219,7 +238,11 @@ class ConstrainedMES(ConstrainedAcquisition):
         return np.asarray(self.target_scores(np.atleast_2d(x), target, False))
 
     def _scores(self, X: Array, grad: bool) -> Any:
-        return self.target_scores(X, "joint", grad)
+        if not self.seeks_feasible:
+            return self.target_scores(X, "joint", grad)
+        log_value, gradient = self._log_feasible(X)
+        value = np.exp(log_value)
+        return (value, value[:, None] * gradient) if grad else value
 
     def target_scores(self, X: Array, target: str, grad: bool) -> Any:
         """Scores (n,) of evaluating ``target``, with their gradient (n, d) on request."""

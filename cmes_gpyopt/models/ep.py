@@ -112,6 +112,13 @@ class Sites(NamedTuple):
     residual: float
     sweeps: int
 
+    def weights(self, K: Array) -> Array:
+        """The weights w (N,) of the posterior mean k(x, X) w, for the prior covariance K (N, N) that EP ran with.
+
+        Written so that a site of almost no precision does no harm.
+        """
+        return np.asarray(self.nu - self.half.T @ (self.half @ (K @ self.nu)))
+
 
 def _site_posterior(K: Array, tau: Array, nu: Array) -> tuple[Array, Array, Array, Array]:
     """Posterior mean and marginal variances (N,), the Cholesky factor L of B = I + tau^(1/2) K tau^(1/2), and L^-1."""
@@ -327,8 +334,8 @@ class ParallelEP(EP):  # type: ignore[misc]
         self.sites = propagate(
             np.asarray(K), labels, self.link, start, tolerance=self.tolerance, max_sweeps=self.max_iters
         )
-        inverse, nu = self.sites.half.T @ self.sites.half, self.sites.nu
-        alpha = nu - inverse @ (K @ nu)
+        inverse = self.sites.half.T @ self.sites.half
+        alpha = self.sites.weights(np.asarray(K))
         dL_dK = 0.5 * (np.outer(alpha, alpha) - inverse)
         posterior = GPy.inference.latent_function_inference.posterior.PosteriorEP(
             woodbury_inv=inverse, woodbury_vector=alpha[:, None], K=K

@@ -91,7 +91,7 @@ class LabelEvidence:
         """As :data:`Evidence`; there is no noise."""
         sites = self.sites(K, self._tolerance)
         inverse = sites.half.T @ sites.half
-        alpha = sites.nu - inverse @ (K @ sites.nu)
+        alpha = sites.weights(K)
         return sites.log_evidence, 0.5 * (np.outer(alpha, alpha) - inverse), 0.0
 
 

@@ -29,7 +29,7 @@ from .draws import JointDraws
 from .ep import MIN_PRECISION, LogisticBernoulli, ParallelEP, Sites, propagate
 from .fit import LabelEvidence, Objective, Prior, gaussian_evidence, objective, search
 from .paths import SamplePaths
-from .posterior import LatentPosterior, Matern52, Moments, posterior_from_sites, posterior_from_values
+from .posterior import LatentPosterior, Matern52, Moments, posterior_from_values
 
 Array = npt.NDArray[np.float64]
 
@@ -66,13 +66,18 @@ FINAL_TOLERANCE = 1e-9
 MAX_SWEEPS = 200
 
 
+def spacing(count: int, dimension: int) -> float:
+    """Diagonal of the cell that each of ``count`` points spread over the unit cube has to itself."""
+    return float(dimension**0.5 * max(count, 1) ** (-1.0 / dimension))
+
+
 def cautious_lengthscale(count: int, dimension: int) -> float:
     """Length scale held while the data cannot determine one: that of ``count`` points spread over the cube.
 
     The marginal likelihood of a few equal labels (or of a single value) grows with the length scale, which would
     make the posterior flat and the search blind.
     """
-    return float(min(LENGTHSCALE_MEAN, 0.5 * dimension**0.5 * max(count, 1) ** (-1.0 / dimension)))
+    return min(LENGTHSCALE_MEAN, 0.5 * spacing(count, dimension))
 
 
 def _log_normal(prior: tuple[float, float]) -> Any:
@@ -360,9 +365,13 @@ class BinaryConstraint(LatentGP):
     variance_prior : (median, sigma) or None
         Log-normal prior of the latent variance. The default keeps a point that has failed from looking
         feasible; None gives a weak prior around one.
-    hold_one_class : bool
-        While all labels are equal, hold the hyperparameters at the prior with a length scale that shrinks as
-        labels accumulate, instead of letting the marginal likelihood flatten the posterior.
+    lengthscale_limit : float
+        Length scales are at most this times sqrt(d) N^(-1/d), the diagonal of the cell that each of N labels has to
+        itself: a smaller feasible island may have been missed, and a longer length scale would rule it out. While all
+        labels are equal, their marginal likelihood grows with the length scale, and only the limit keeps it short. Length
+        scales that shrink as data accumulate keep a search with learned hyperparameters from ending in the wrong
+        place (Berkenkamp, Schoellig and Krause 2019, No-regret Bayesian optimization with unknown hyperparameters).
+        inf is no limit.
     relearn : float
         Hyperparameters are learned anew when the number of labels has grown by this share, and kept in between; from
         one label to the next they hardly change, and learning them is most of a fit. 0 learns them for every label.
@@ -376,7 +385,7 @@ class BinaryConstraint(LatentGP):
         *,
         link: str = "logistic",
         variance_prior: tuple[float, float] | None = LATENT_VARIANCE_PRIOR,
-        hold_one_class: bool = True,
+        lengthscale_limit: float = 0.5,
         relearn: float = 0.1,
     ) -> None:
         if link not in ("logistic", "probit"):
@@ -384,7 +393,9 @@ class BinaryConstraint(LatentGP):
         super().__init__(name)
         self.link = link
         self.variance_prior = variance_prior or WEAK_LATENT_VARIANCE_PRIOR
-        self.hold_one_class = hold_one_class
+        self.lengthscale_limit = number("lengthscale_limit", lengthscale_limit)
+        if not self.lengthscale_limit > 0:
+            raise CMESError(f"lengthscale_limit must be positive, inf for none, got {lengthscale_limit!r}")
         self.relearn = number("relearn", relearn)
         if not 0 <= self.relearn <= 1:
             raise CMESError(f"relearn must lie between 0 and 1, got {relearn!r}")
@@ -395,19 +406,17 @@ class BinaryConstraint(LatentGP):
         if count == 0:
             lengthscales = np.full(dimension, cautious_lengthscale(1, dimension))
             return LatentPosterior.prior(Matern52(self.variance_prior[0], lengthscales))
-        start = None
-        if self.hold_one_class and _one_class(values):
-            theta = np.log([self.variance_prior[0], *[cautious_lengthscale(count, dimension)] * dimension])
-        else:
-            # How many of the labels decide is a function of their number, so that a fit is one of the data alone.
-            used = _last_milestone(count, self.relearn)
-            used = count if _one_class(values[:used]) else used
-            theta, known = self._hyperparameters(U[:used], values[:used])
-            start = np.full(count, MIN_PRECISION), np.zeros(count)
-            start[0][:used], start[1][:used] = known.tau, known.nu
-        kernel = _kernel(theta, dimension)
-        sites = propagate(kernel(U, U), values, self.link, start, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
-        return posterior_from_sites(kernel, U, sites.tau, sites.nu)
+        # How many of the labels decide is a function of the labels, so that a fit is one of the data alone.
+        used = _last_milestone(count, self.relearn)
+        used = count if _one_class(values[:used]) and not _one_class(values) else used
+        theta, known = self._hyperparameters(U[:used], values[:used])
+        start = np.full(count, MIN_PRECISION), np.zeros(count)
+        start[0][:used], start[1][:used] = known.tau, known.nu
+        limit = self.lengthscale_limit * spacing(count, dimension)
+        kernel = Matern52(float(np.exp(theta[0])), np.minimum(np.exp(theta[1:]), limit))
+        K = kernel(U, U)
+        sites = propagate(K, values, self.link, start, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
+        return LatentPosterior(kernel, U, sites.weights(K), sites.half, sites.nu / sites.tau, 1.0 / np.sqrt(sites.tau))
 
     def _hyperparameters(self, U: Array, values: Array) -> tuple[Array, Sites]:
         """What is learned from labels (n,) at U (n, d), and their sites; remembered for the last labels."""

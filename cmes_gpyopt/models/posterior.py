@@ -243,17 +243,3 @@ def posterior_from_values(kernel: Matern52, inputs: Array, values: Array, noise:
     factor = jittered_cholesky(K, kernel.variance)
     half, _ = lapack.dtrtrs(factor, np.eye(len(values)), lower=1)
     return LatentPosterior(kernel, inputs, half.T @ (half @ values), half, values, np.full(len(values), np.sqrt(noise)))
-
-
-def posterior_from_sites(kernel: Matern52, inputs: Array, tau: Array, nu: Array) -> LatentPosterior:
-    """Posterior for Gaussian sites exp(nu_i f_i - tau_i f_i^2 / 2), tau (N,) positive, nu (N,).
-
-    Expectation propagation yields such sites (Rasmussen and Williams 2006, section 3.6); the weights are written so that
-    a site of almost no precision does no harm.
-    """
-    K = kernel(inputs, inputs)
-    root = np.sqrt(tau)
-    factor = jittered_cholesky(np.eye(len(tau)) + root[:, None] * K * root, 1.0)
-    half, _ = lapack.dtrtrs(factor, np.diag(root), lower=1)
-    weights = nu - root * lapack.dpotrs(factor, root * (K @ nu), lower=1)[0]
-    return LatentPosterior(kernel, inputs, weights, half, nu / tau, 1.0 / root)
