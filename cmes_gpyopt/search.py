@@ -20,7 +20,11 @@ ValueAndGradient = Callable[[Array], tuple[Array, Array]]
 Batch = Callable[[Array, npt.NDArray[np.int_]], tuple[Array, Array]]
 
 # Differences below the tolerance, a share of the acquisition, say nothing about which point is better to evaluate.
-THOROUGH: dict[str, Any] = {"tolerance": 1e-4, "max_steps": 16, "best_only": True}
+THOROUGH: dict[str, Any] = {"tolerance": 1e-3, "max_steps": 24, "best_only": True}
+
+# The line search: the share of the decrease that the slope promises which is enough, and the factor of a shorter step.
+SUFFICIENT = 1e-4
+SHORTER = 0.4
 
 
 def minimise_from(
@@ -30,11 +34,13 @@ def minimise_from(
     upper: Array,
     *,
     movable: npt.NDArray[np.bool_] | None = None,
-    max_steps: int = 60,
+    max_steps: int = 100,
     tolerance: float = 1e-10,
     best_only: bool = False,
 ) -> tuple[Array, Array]:
     """Minimise over a box from several starts at once, by projected BFGS with a backtracking line search.
+
+    Every step is one evaluation of the points that all starts try next.
 
     Parameters
     ----------
@@ -73,24 +79,27 @@ def minimise_from(
         with np.errstate(over="ignore"):
             return values / unit[which], gradients / unit[which][:, None]
 
-    dimension = x.shape[1]
-    H = np.tile(np.eye(dimension), (len(x), 1, 1))
+    H = np.tile(np.eye(x.shape[1]), (len(x), 1, 1))
     fresh = np.ones(len(x), dtype=bool)
     active = np.ones(len(x), dtype=bool)
+    length = np.ones(len(x))
     for _ in range(max_steps):
         step = _descent_direction(x, g, H, fresh)
-        active &= np.abs(step).max(axis=1) > 1e-8
+        active &= np.abs(step).max(axis=1) * length > 1e-8
         rows = np.flatnonzero(active)
         if len(rows) == 0:
             break
-        moved_x, moved_f, moved_g, moved = _backtrack(evaluate, rows, x[rows], f[rows], g[rows], step[rows])
-        active[rows[~moved]] = False
-        rows = rows[moved]
-        s, y = moved_x[moved] - x[rows], moved_g[moved] - g[rows]
-        gain = f[rows] - moved_f[moved]
+        trial = np.clip(x[rows] + length[rows, None] * step[rows], 0.0, 1.0)
+        values, gradients = evaluate(trial, rows)
+        expected = (g[rows] * (trial - x[rows])).sum(axis=1)
+        enough = values < f[rows] + SUFFICIENT * np.minimum(expected, 0.0)
+        # A start whose step was too long tries a shorter one, while the others go on.
+        length[rows] = np.where(enough, 1.0, SHORTER * length[rows])
+        rows, trial, values, gradients = rows[enough], trial[enough], values[enough], gradients[enough]
+        gain = f[rows] - values
         active[rows] &= gain > tolerance * np.abs(f[rows])
-        H[rows], fresh[rows] = _bfgs(H[rows], s, y, fresh[rows])
-        x[rows], f[rows], g[rows] = moved_x[moved], moved_f[moved], moved_g[moved]
+        H[rows], fresh[rows] = _bfgs(H[rows], trial - x[rows], gradients - g[rows], fresh[rows])
+        x[rows], f[rows], g[rows] = trial, values, gradients
         if best_only:
             behind = (f * unit)[rows] - (f * unit).min()
             active[rows] &= behind <= max_steps * gain * unit[rows]
@@ -111,26 +120,6 @@ def _descent_direction(x: Array, g: Array, H: Array, fresh: npt.NDArray[np.bool_
     longest = np.where(longest > 0, longest, 1.0)
     scale = np.where((fresh | steepest)[:, None], limit / longest, np.minimum(1.0, limit / longest))
     return np.asarray(step * scale)
-
-
-def _backtrack(
-    evaluate: Batch, which: npt.NDArray[np.int_], x: Array, f: Array, g: Array, step: Array
-) -> tuple[Array, Array, Array, npt.NDArray[np.bool_]]:
-    """Halve each step until it decreases its function enough (Armijo); report which ever did."""
-    new_x, new_f, new_g = x.copy(), f.copy(), g.copy()
-    moved = np.zeros(len(x), dtype=bool)
-    length = 1.0
-    for _ in range(12):
-        rows = np.flatnonzero(~moved)
-        trial = np.clip(x[rows] + length * step[rows], 0.0, 1.0)
-        values, gradients = evaluate(trial, which[rows])
-        enough = values < f[rows] + 1e-4 * np.minimum((g[rows] * (trial - x[rows])).sum(axis=1), 0.0)
-        good = rows[enough]
-        new_x[good], new_f[good], new_g[good], moved[good] = trial[enough], values[enough], gradients[enough], True
-        if moved.all():
-            break
-        length *= 0.4
-    return new_x, new_f, new_g, moved
 
 
 @np.errstate(over="ignore", invalid="ignore")
@@ -259,11 +248,12 @@ class AcquisitionSearch:
         self, candidates: Array, values: Array, duplicate_manager: Any, avoid: Array | None
     ) -> tuple[Array, Array]:
         allowed = spaces.inside(self.space, candidates)
-        if avoid is not None:
-            allowed &= ~spaces.is_row_of(candidates, avoid)
         for index in np.argsort(values, kind="stable"):
             point = candidates[index : index + 1]
-            if allowed[index] and not (duplicate_manager and duplicate_manager.is_unzipped_x_duplicate(point)):
+            known = avoid is not None and (avoid == point).all(axis=1).any()
+            if allowed[index] and not (
+                known or (duplicate_manager and duplicate_manager.is_unzipped_x_duplicate(point))
+            ):
                 return point, values[index : index + 1, None]
         if avoid is not None:
             return self._best(candidates, values, duplicate_manager, None)

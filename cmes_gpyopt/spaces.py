@@ -281,5 +281,7 @@ def is_row_of(X: Array, others: Array) -> npt.NDArray[np.bool_]:
 
 def row_numbers(X: Array, others: Array) -> npt.NDArray[np.int_]:
     """The number of the row of ``others`` that equals each row of X, (n,)."""
+    if len(X) == 0:
+        return np.empty(0, dtype=int)
     numbers = {row.tobytes(): i for i, row in enumerate(np.ascontiguousarray(others + 0.0))}
     return np.array([numbers[row.tobytes()] for row in np.ascontiguousarray(X + 0.0)], dtype=int)
