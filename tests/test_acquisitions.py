@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 
 from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedEI, ConstrainedMES, RealConstraint
 from cmes_gpyopt._gpyopt import Design_space
-from cmes_gpyopt.acquisitions.base import OUTSIDE
+from cmes_gpyopt.acquisitions.base import OUTSIDE, UNSAFE
 from cmes_gpyopt.problems import TOY
 
 from .conftest import MIXED_DOMAIN, central_difference, relative_error
@@ -92,7 +92,7 @@ def test_draws_without_a_feasible_point_lead_towards_feasibility_except_in_the_p
         acquisition.model.set_data(X, np.full(30, np.nan), labels)
         acquisition.update()
         acquisition.y_star = np.full(10, np.inf)
-        probability = acquisition.model.probability_feasible(candidates)
+        probability = acquisition.constraints[0].log_feasible(candidates)
         scores[preset] = -acquisition.acquisition_function(candidates).ravel()[np.argsort(probability)]
     assert spearmanr(scores[None], np.arange(30)).statistic > 0.9
     assert np.argmax(scores[None]) >= 27
@@ -111,7 +111,7 @@ def nothing_feasible(count=6, **options):
 def test_while_nothing_feasible_is_known_the_probability_of_feasibility_is_maximised(rng):
     X = rng.uniform(-2, 3, (30, 2))
     acquisition = nothing_feasible(border=0.0)
-    probability = acquisition.model.probability_feasible(X)
+    probability = np.exp(acquisition.model.constraints[0].exploring().log_feasible(X))
     np.testing.assert_allclose(acquisition.acquisition_function(X)[:, 0], -probability, rtol=1e-12)
     error, control = gradient_errors(acquisition, 2, rng)
     assert error < 1e-5
@@ -129,14 +129,52 @@ def test_while_nothing_feasible_is_known_the_probability_of_feasibility_is_maxim
     np.testing.assert_allclose(acquisition.acquisition_function(X)[:, 0], -acquisition.score(X), rtol=1e-12)
 
 
-def test_while_nothing_feasible_is_known_points_in_flight_are_avoided(rng):
-    acquisition = nothing_feasible()
-    first, _ = acquisition.optimize()
-    acquisition.set_pending(first)
-    error, control = gradient_errors(acquisition, 2, rng)
+def no_data():
+    acquisition = ConstrainedMES.for_domain(cube(2), grid_size=200)
+    acquisition.model.set_data(np.empty((0, 2)), np.empty(0), np.empty((0, 1)))
+    return acquisition
+
+
+def never_both():
+    """Two labels that are never both feasible."""
+    acquisition = ConstrainedMES.for_domain(
+        cube(1), feedback=[BinaryConstraint("a"), BinaryConstraint("b")], grid_size=200
+    )
+    X = np.linspace(-2, 3, 12)[1:-1, None]
+    label = np.where(X < 0.5, -1.0, 1.0)
+    acquisition.model.set_data(X, np.full(10, np.nan), np.hstack([label, -label]))
+    return acquisition
+
+
+def not_yet_feasible():
+    """A measured constraint that falls towards one side."""
+    acquisition = ConstrainedMES.for_domain(cube(1), feedback="real", grid_size=200)
+    X = np.random.default_rng(0).uniform(-2, 0.5, (8, 1))
+    acquisition.model.set_data(X, np.full(8, np.nan), 0.6 - X)
+    return acquisition
+
+
+@pytest.mark.parametrize("make", [nothing_feasible, no_data, never_both, not_yet_feasible])
+def test_while_nothing_feasible_is_known_points_in_flight_are_avoided(make, rng):
+    acquisition = make()
+    points = acquisition.optimize()[0]
+    for _ in range(4):
+        acquisition.set_pending(points)
+        point = acquisition.optimize()[0]
+        assert np.linalg.norm(point - points, axis=1).min() > 0.01
+        points = np.vstack([points, point])
+    error, control = gradient_errors(acquisition, points.shape[1], rng)
     assert error < 1e-5
     assert control > 1e-3
-    assert np.abs(acquisition.optimize()[0] - first).max() > 0.1
+
+
+def test_a_limit_on_failures_that_nothing_meets_leads_to_the_safest_point():
+    acquisition = fitted()
+    acquisition.least_probability = 0.9999
+    point, value = acquisition.optimize()
+    X = np.random.default_rng(1).uniform(-2, 3, (2000, 2))
+    assert -value.item() <= UNSAFE
+    assert acquisition.model.probability_feasible(point) >= acquisition.model.probability_feasible(X).max() - 1e-3
 
 
 def test_the_cap_keeps_the_optimum_below_the_best_feasible_value():
@@ -309,7 +347,7 @@ def test_each_draw_is_scored_under_its_own_values_at_the_points_in_flight(rng):
         latents = (acquisition.objective, *acquisition.constraints)
         values = [latent.moments(PENDING).mean[k] for latent in latents]
         one.objective = one.model.objective.conditioned(PENDING, values[0])
-        one.constraints = [c.conditioned(PENDING, v) for c, v in zip(one.model.constraints, values[1:], strict=True)]
+        one.constraints = [c.conditioned(PENDING, v) for c, v in zip(one.constraints, values[1:], strict=True)]
         total -= one.acquisition_function(X).ravel() / 10
     np.testing.assert_allclose(-acquisition.acquisition_function(X).ravel(), total, rtol=1e-3, atol=1e-6)
 

@@ -79,7 +79,7 @@ def test_constrained_ei_is_expected_improvement_times_probability_of_feasibility
     for i in range(6):
         y = mean[i] + std[i] * rng.standard_normal(draws)
         improvement = np.maximum(best - y, 0.0) / model.objective.scale
-        latent = model.constraints[0].moments(X[[i]])
+        latent = model.constraints[0].exploring().moments(X[[i]])
         label = rng.random(draws) < 1 / (1 + np.exp(latent.mean + latent.std * rng.standard_normal(draws)))
         size = model.constraints[1].moments(X[[i]])
         small = size.mean + size.std * rng.standard_normal(draws) <= model.constraints[1].threshold(0.5)

@@ -286,21 +286,41 @@ def test_a_failed_point_is_not_called_feasible_with_the_default_prior():
     np.testing.assert_allclose(probabilities, [1 / 3, 0.11], atol=0.005)
 
 
+def labelled(X, labels, **options):
+    model = ConstrainedModel(SPACE, [BinaryConstraint(**options)])
+    model.set_data(X, np.full(len(X), np.nan), labels[:, None])
+    return model.constraints[0]
+
+
 @pytest.mark.parametrize("one_class", [True, False])
-def test_the_length_scales_of_a_classifier_are_limited_by_the_spacing_of_its_labels(one_class, rng):
+def test_a_search_sees_length_scales_limited_by_the_spacing_of_the_labels(one_class, rng):
     X = rng.uniform(-1, 1, (40, 2))
     labels = np.ones(40) if one_class else np.where(X[:, 0] < 0, -1.0, 1.0)
-    found = []
-    for limit in (0.5, np.inf):
-        model = ConstrainedModel(SPACE, [BinaryConstraint(lengthscale_limit=limit)])
-        model.set_data(X, np.full(40, np.nan), labels[:, None])
-        found.append(model.constraints[0].posterior.kernel)
-    limited, free = found
+    limited, free = labelled(X, labels), labelled(X, labels, lengthscale_limit=np.inf)
     # The unit square has 40 cells of area 1/40; a length scale is at most half of a cell's diagonal.
     half_diagonal = 0.5 * np.sqrt(2.0 / 40.0)
-    assert (free.lengthscales > 1.5 * half_diagonal).all()
-    np.testing.assert_allclose(limited.lengthscales, half_diagonal)
-    assert limited.variance == free.variance
+    assert (free.exploring().posterior.kernel.lengthscales > 1.5 * half_diagonal).all()
+    np.testing.assert_allclose(limited.exploring().posterior.kernel.lengthscales, half_diagonal)
+    # What is recommended rests on what was learned, unless equal labels could teach nothing.
+    learned = limited.posterior.kernel.lengthscales
+    np.testing.assert_allclose(learned, half_diagonal if one_class else free.posterior.kernel.lengthscales)
+    # Further labels of the same points do not bring the others closer.
+    again = labelled(np.vstack([X, X]), np.concatenate([labels, labels]))
+    np.testing.assert_allclose(again.exploring().posterior.kernel.lengthscales, half_diagonal)
+
+
+def test_the_view_of_a_search_follows_the_data(rng):
+    X = rng.uniform(-1, 1, (20, 2))
+    labels = np.where(X[:, 0] < 0, -1.0, 1.0)[:, None]
+    model = ConstrainedModel(SPACE)
+    model.set_data(X[:15], np.full(15, np.nan), labels[:15])
+    before = model.constraints[0].exploring()
+    assert before is model.constraints[0].exploring()
+    model.set_data(X, np.full(20, np.nan), labels)
+    after = model.constraints[0].exploring()
+    assert (before.posterior.size, after.posterior.size) == (15, 20)
+    assert after.gp.kern.lengthscale.values == pytest.approx(after.posterior.kernel.lengthscales)
+    assert model.copy().constraints[0].exploring() is not after
 
 
 EXTREMES = {

@@ -10,6 +10,7 @@ from .._gpyopt import AcquisitionBase, Design_space
 from ..checks import number, whole_number
 from ..errors import CMESError
 from ..models import ConstrainedModel, Constraint, Regression, constraints_from
+from ..normal import hazard
 from ..search import AcquisitionSearch
 from .border import inside_share, weigh, weigh_log
 
@@ -180,12 +181,24 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             raise CMESError("the model has no data yet; call model.set_data or model.updateModel first")
         state = (self.model.data, self.pending)
         if self._prepared_for is None or any(a is not b for a, b in zip(self._prepared_for, state, strict=True)):
-            self.objective, self.constraints = self.model.objective, self.model.constraints
+            self.objective = self.model.objective
+            self.constraints = [constraint.exploring() for constraint in self.model.constraints]
             if len(self.pending) and self.believes_pending:
                 self.objective = self.objective.conditioned(self.pending)
-                self.constraints = [constraint.conditioned(self.pending) for constraint in self.constraints]
+                self.constraints = [self._believed(constraint) for constraint in self.constraints]
             self._prepare()
             self._prepared_for = state
+
+    def _believed(self, constraint: Constraint) -> Constraint:
+        """The constraint given its expected values at the pending points.
+
+        While nothing feasible is known, they are what is expected of points that fail: the next one is for that case.
+        """
+        if self.model.data.feasible.any():
+            return constraint.conditioned(self.pending)
+        m = constraint.moments(self.pending)
+        above = (constraint.threshold(0.5) - m.mean) / m.std
+        return constraint.conditioned(self.pending, m.mean + m.std * hazard(above))
 
     def set_pending(self, X: Array | None) -> None:
         """Say which points are being evaluated: model-space points (p, d), or None.

@@ -19,7 +19,7 @@ from ..errors import CMESError
 from ..models import ConstrainedModel, Constraint
 from ..optima import candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from ..search import AcquisitionSearch
-from .base import GRID_STREAM, OPTIMA_STREAM, ConstrainedAcquisition
+from .base import GRID_STREAM, OPTIMA_STREAM, UNSAFE, ConstrainedAcquisition
 from .observation import Observation
 
 Array = npt.NDArray[np.float64]
@@ -152,7 +152,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.y_star: Array = np.empty(0)
         self._screening = False
         self._best_in_flight: Array | float = np.inf
-        self._believed: list[Constraint] = []
+        self._likeliest: list[Constraint] = []
 
     def _prepare(self) -> None:
         model = self.model
@@ -161,19 +161,19 @@ class ConstrainedMES(ConstrainedAcquisition):
         rng = self.generator(OPTIMA_STREAM)
         sampler = {"joint": joint_optima, "marginal": marginal_optima, "pathwise": pathwise_optima}[self.sampler]
         draws = sampler(
-            model.objective, model.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
+            model.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
         )
         self.y_star, self._best_in_flight = draws.y_star, np.inf
-        self._believed = model.constraints
+        self._likeliest = self.constraints
         if len(self.pending):
-            self._believed = [c.conditioned(self.pending) for c in model.constraints]
+            self._likeliest = [self._believed(c) for c in self.constraints]
             holds = [c <= t for c, t in zip(draws.constraints, self.thresholds, strict=True)]
             values = np.where(np.all(holds, axis=0), draws.objective, np.inf) if holds else draws.objective
             self._best_in_flight = values.min(axis=1)
             # Each draw of y* is scored under what the same draw says of the points in flight.
             self.objective = model.objective.conditioned(self.pending, draws.objective)
             self.constraints = [
-                c.conditioned(self.pending, v) for c, v in zip(model.constraints, draws.constraints, strict=True)
+                c.conditioned(self.pending, v) for c, v in zip(self.constraints, draws.constraints, strict=True)
             ]
 
     @property
@@ -194,17 +194,14 @@ class ConstrainedMES(ConstrainedAcquisition):
     def seeks_feasible(self) -> bool:
         """Whether the acquisition is the probability of feasibility, because nothing else is known yet."""
         data = self.model.data
-        nothing = not data.feasible.any() and np.isnan(data.Y).all()
-        return bool(self.model.constraints) and self.preset != "paper" and bool(nothing)
+        nothing = data is None or (not data.feasible.any() and bool(np.isnan(data.Y).all()))
+        return bool(self.model.constraints) and self.preset != "paper" and nothing
 
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Maximise the information; where none is in sight, the probability of feasibility."""
         point, value = super().optimize(duplicate_manager)
-        if (
-            -value.item() > NEGLIGIBLE
-            or not self.model.constraints
-            or not isinstance(self.optimizer, AcquisitionSearch)
-        ):
+        flat = UNSAFE < -value.item() <= NEGLIGIBLE
+        if not (flat and self.model.constraints and isinstance(self.optimizer, AcquisitionSearch)):
             return point, value
 
         def f_df(X: Array) -> tuple[Array, Array]:
@@ -215,8 +212,8 @@ class ConstrainedMES(ConstrainedAcquisition):
         return point, self.acquisition_function(point)
 
     def _log_feasible(self, X: Array) -> tuple[Array, Array]:
-        """Log probability (n,) that all constraints hold at X, points in flight being as expected; and its gradient (n, d)."""
-        pairs = [c.log_feasible(X, grad=True) for c in self._believed]
+        """Log probability (n,) that all constraints hold at X, given beliefs about points in flight; its gradient (n, d)."""
+        pairs = [c.log_feasible(X, grad=True) for c in self._likeliest]
         return np.sum([p[0] for p in pairs], axis=0), np.sum([p[1] for p in pairs], axis=0)
 
     def _screen(self, x: Array) -> Array:

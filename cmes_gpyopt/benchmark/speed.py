@@ -216,13 +216,13 @@ def _sampling(
     def prepare(repeat: int) -> dict[str, Thunk]:
         bo = fitted(setting, repeat)
         points = candidate_grid(bo.space, max(setting.m - setting.n, 1), bo.X, np.random.default_rng(repeat))
-        model, thresholds = bo.model, bo.acquisition.thresholds
+        constraints, thresholds = [c.exploring() for c in bo.model.constraints], bo.acquisition.thresholds
 
         def draw(**options: Any) -> Any:
             rng = np.random.default_rng(repeat)
-            return joint_optima(model.objective, model.constraints, thresholds, points, NUM_SAMPLES, rng, **options)
+            return joint_optima(bo.model.objective, constraints, thresholds, points, NUM_SAMPLES, rng, **options)
 
-        kernels = [latent.posterior.kernel for latent in (model.objective, *model.constraints)]
+        kernels = [latent.posterior.kernel for latent in (bo.model.objective, *constraints)]
         return {
             UNSCREENED: lambda: draw(tolerance=0.0),
             SCREENED: draw,

@@ -130,7 +130,7 @@ def fit(bo: Any) -> None:
     """Hand the data to the models and learn their hyperparameters, which otherwise waits until they are used."""
     bo._update_model()
     for latent in (bo.model.objective, *bo.model.constraints):
-        latent.posterior  # noqa: B018 - learns
+        latent.exploring().posterior  # noqa: B018 - learns
 
 
 def run_of_suggestions(setting: Setting, repeat: int) -> Thunk:

@@ -178,6 +178,10 @@ class LatentGP:
         )
         return clone
 
+    def exploring(self: Latent) -> Latent:
+        """The same function as a search for new points should see it: with what the data cannot rule out left open."""
+        return self
+
     def unfitted(self: Latent) -> Latent:
         """A copy with the same settings and no data."""
         clone = copy.copy(self)
@@ -226,7 +230,7 @@ def _last_milestone(count: int, growth: float) -> int:
 
 
 def _one_class(labels: Array) -> bool:
-    return bool(np.all(labels == labels[0]))
+    return bool(np.all(labels == labels[:1]))
 
 
 def _kernel(theta: Array, dimension: int) -> Matern52:
@@ -366,12 +370,13 @@ class BinaryConstraint(LatentGP):
         Log-normal prior of the latent variance. The default keeps a point that has failed from looking
         feasible; None gives a weak prior around one.
     lengthscale_limit : float
-        Length scales are at most this times sqrt(d) N^(-1/d), the diagonal of the cell that each of N labels has to
-        itself: a smaller feasible island may have been missed, and a longer length scale would rule it out. While all
-        labels are equal, their marginal likelihood grows with the length scale, and only the limit keeps it short. Length
-        scales that shrink as data accumulate keep a search with learned hyperparameters from ending in the wrong
-        place (Berkenkamp, Schoellig and Krause 2019, No-regret Bayesian optimization with unknown hyperparameters).
-        inf is no limit.
+        In a search for new points (see :meth:`exploring`) length scales are at most this times sqrt(d) N^(-1/d), the
+        diagonal of the cell that each of N labelled points has to itself: a smaller feasible island may have been missed,
+        and a longer length scale would rule it out. Length scales that shrink as data accumulate keep a search with
+        learned hyperparameters from ending in the wrong place (Berkenkamp, Schoellig and Krause 2019, No-regret
+        Bayesian optimization with unknown hyperparameters). Recommendations and probabilities of feasibility have the
+        learned length scales, unless all labels are equal, whose marginal likelihood grows with the length scale. inf is
+        no limit.
     relearn : float
         Hyperparameters are learned anew when the number of labels has grown by this share, and kept in between; from
         one label to the next they hardly change, and learning them is most of a fit. 0 learns them for every label.
@@ -400,8 +405,34 @@ class BinaryConstraint(LatentGP):
         if not 0 <= self.relearn <= 1:
             raise CMESError(f"relearn must lie between 0 and 1, got {relearn!r}")
         self._learned: tuple[Array, Array, Array, Sites] | None = None
+        self._exploring: BinaryConstraint | None = None
+
+    def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
+        """Take over labels (N,) at X (N, d)."""
+        super().fit(X, values, lower, width)
+        if self._posterior is None:
+            self._exploring = None
+
+    def unfitted(self) -> "BinaryConstraint":
+        """A copy with the same settings and no data."""
+        clone = super().unfitted()
+        clone._exploring = None
+        return clone
+
+    def exploring(self) -> "BinaryConstraint":
+        """The same constraint with length scales no longer than ``lengthscale_limit`` allows."""
+        if self._data is None or len(self._data[1]) == 0:
+            return self
+        if self._exploring is None:
+            self._exploring = copy.copy(self)
+            self._exploring._gp = None
+            self._exploring._posterior = self._limited(*self._data, self.lengthscale_limit)
+        return self._exploring
 
     def _learn(self, U: Array, values: Array) -> LatentPosterior:
+        return self._limited(U, values, self.lengthscale_limit if _one_class(values) else np.inf)
+
+    def _limited(self, U: Array, values: Array, limit: float) -> LatentPosterior:
         count, dimension = U.shape
         if count == 0:
             lengthscales = np.full(dimension, cautious_lengthscale(1, dimension))
@@ -412,8 +443,8 @@ class BinaryConstraint(LatentGP):
         theta, known = self._hyperparameters(U[:used], values[:used])
         start = np.full(count, MIN_PRECISION), np.zeros(count)
         start[0][:used], start[1][:used] = known.tau, known.nu
-        limit = self.lengthscale_limit * spacing(count, dimension)
-        kernel = Matern52(float(np.exp(theta[0])), np.minimum(np.exp(theta[1:]), limit))
+        longest = limit * spacing(len(np.unique(U, axis=0)), dimension)
+        kernel = Matern52(float(np.exp(theta[0])), np.minimum(np.exp(theta[1:]), longest))
         K = kernel(U, U)
         sites = propagate(K, values, self.link, start, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
         return LatentPosterior(kernel, U, sites.weights(K), sites.half, sites.nu / sites.tau, 1.0 / np.sqrt(sites.tau))
