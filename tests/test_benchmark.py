@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -103,6 +104,10 @@ def test_stratified_error_is_that_of_the_mean_of_problem_means(rng):
     assert np.mean([m.mean for m in means]) == pytest.approx(2.5, abs=4 * spread / 4000**0.5)
     assert np.mean([m.error for m in means]) == pytest.approx(spread, rel=0.05)
     assert np.isnan(statistics.stratified(np.ones(1), np.zeros(1, dtype=int)).error)
+    with warnings.catch_warnings(action="error"):
+        nothing = statistics.stratified(np.array([1.0, np.inf]), np.zeros(2, dtype=int))
+    assert nothing.mean == np.inf
+    assert np.isnan(nothing.error)
 
 
 def test_paired_comparison_sees_a_difference_that_the_spread_hides(rng):

@@ -66,7 +66,7 @@ def evaluations_until(reached: npt.NDArray[np.bool_], initial: int) -> float:
 
 
 def stratified(values: Array, strata: npt.NDArray[np.int_]) -> Estimate:
-    """Mean over strata of the mean within each; its standard error, the strata being fixed.
+    """Mean over strata of the mean within each; its standard error, the strata being fixed, nan where there is none.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def stratified(values: Array, strata: npt.NDArray[np.int_]) -> Estimate:
     """
     groups = [values[strata == s] for s in np.unique(strata)]
     mean = float(np.mean([group.mean() for group in groups]))
-    if min(len(group) for group in groups) < 2:
+    if min(len(group) for group in groups) < 2 or not np.isfinite(mean):
         return Estimate(mean, np.nan)
     variances = [group.var(ddof=1) / len(group) for group in groups]
     return Estimate(mean, float(np.sqrt(np.sum(variances)) / len(groups)))
