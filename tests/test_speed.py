@@ -1,4 +1,5 @@
 import csv
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -172,3 +173,21 @@ def test_quick_run_end_to_end(tmp_path, monkeypatch, capsys):
         if row["section"] == "targets":
             assert speed_report._number(float(row["median"])) in text
     assert "target 0.25" in capsys.readouterr().out
+
+
+def test_sections_measured_before_are_kept(tmp_path):
+    output = tmp_path / "speed.csv"
+    before = [
+        a_row(0.5, target=0.3, note="but"),
+        a_row(float("nan")),
+        summarised("limit", "x", (None, 2, 3), "", np.ones(3), "of y"),
+    ]
+    with speed_report.recorder(output) as record:
+        for row in before:
+            record(row)
+    np.testing.assert_equal([astuple(row) for row in speed_report.recorded(output)], [astuple(row) for row in before])
+    assert main(["speed", "--quick", "--sections", "limit", "--output", str(output)]) == 0
+    after = speed_report.recorded(output)
+    np.testing.assert_equal([astuple(row) for row in after[:2]], [astuple(row) for row in before[:2]])
+    assert {row.section for row in after[2:]} == {"limit"}
+    assert "x" not in {row.what for row in after}

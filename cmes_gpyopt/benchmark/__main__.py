@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output",
         type=Path,
         default=Path("examples/results/speed.csv"),
-        help="CSV file to write; a Markdown file and a PNG are put beside it",
+        help="CSV file to write, where other sections are kept; a Markdown file and a PNG are put beside it",
     )
     reporting = commands.add_parser("report", help="tables of one or several results files")
     reporting.set_defaults(command=_report)

@@ -73,6 +73,8 @@ class Plan:
     """observations of the target for large n"""
     repeats: int = 5
     """of suggestions"""
+    peer_repeats: int = 3
+    """of suggestions of all libraries, the slowest of which take a minute"""
     target_repeats: int = 20
     """of everything in the sections targets and limit"""
     discard: int = 1
@@ -82,7 +84,7 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan((20, 50), (2,), (100, 200), Setting(20, 2, 200), 50, 2, 2, 0, True)
+QUICK = Plan((20, 50), (2,), (100, 200), Setting(20, 2, 200), 50, 2, 2, 2, 0, True)
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -108,7 +110,7 @@ def breakdown(plan: Plan) -> Iterator[Row]:
 def peers(plan: Plan) -> Iterator[Row]:
     """A suggestion over that of every peer."""
     for setting in _grid(plan):
-        yield from _against("peers", setting, dict.fromkeys(PEERS), plan.repeats)
+        yield from _against("peers", setting, dict.fromkeys(PEERS), plan.peer_repeats)
 
 
 def limit(plan: Plan) -> Iterator[Row]:
@@ -325,17 +327,20 @@ def run(sections: Sequence[str], plan: Plan, output: Path, command: str) -> list
     Parameters
     ----------
     output : Path
-        The CSV file, to which rows are added as they are measured; a Markdown file and a PNG lie beside it.
+        The CSV file, to which rows are added as they are measured; a Markdown file and a PNG lie beside it. Sections
+        that it holds already and that are not measured now are kept.
     command : str
         How this was asked for, for the Markdown.
     """
     unknown = [name for name in sections if name not in SECTIONS]
     if unknown or not sections:
         raise CMESError(f"--sections takes some of {', '.join(SECTIONS)}, got {', '.join(unknown) or 'none'}")
-    made: list[Row] = []
+    made = [row for row in speed_report.recorded(output) if row.section not in sections]
     kind = speed_report.machine(package for peer in PEERS.values() for package in peer.packages)
     print(kind, flush=True)
     with speed_report.recorder(output) as record:
+        for row in made:
+            record(row)
         for name in SECTIONS:
             for row in SECTIONS[name](plan) if name in sections else ():
                 made.append(row)

@@ -121,6 +121,21 @@ def recorder(path: Path) -> Iterator[Any]:
         yield record
 
 
+def recorded(path: Path) -> list[Row]:
+    """The rows of a CSV file that :func:`recorder` wrote; none if there is no such file."""
+    if not path.exists():
+        return []
+
+    def cell(name: str, text: str) -> Any:
+        if name in ("n", "d", "m", "target"):
+            return (float if name == "target" else int)(text) if text else None
+        return float(text) if name in ("median", "lower_quartile", "upper_quartile") else text
+
+    names = [field.name for field in fields(Row)]
+    with path.open(newline="") as file:
+        return [Row(**{name: cell(name, line[name]) for name in names}) for line in csv.DictReader(file)]
+
+
 def machine(packages: Iterable[str] = ()) -> str:
     """The kind of machine, its threads, and the versions that were measured; no names of hosts, no paths."""
     names = ("numpy", "scipy", "GPy", "GPyOpt", *packages)
@@ -159,7 +174,7 @@ def markdown(rows: Sequence[Row], command: str, kind: str) -> str:
     """All tables, with the command that made them and the kind of machine."""
     intro = (
         f"Made by `{command}` on {kind}. Ratios of times measured in turn in one run: median (lower to upper "
-        "quartile over the repeats).\n"
+        "quartile over the repeats). A section that this command does not name was measured by one that does.\n"
     )
     return "\n".join([intro, *(str(table) for section in TITLES for table in tables(rows, section))])
 
