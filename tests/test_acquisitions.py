@@ -7,7 +7,8 @@ from scipy.stats import spearmanr
 
 from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedEI, ConstrainedMES, RealConstraint
 from cmes_gpyopt._gpyopt import Design_space
-from cmes_gpyopt.acquisitions.base import OUTSIDE, UNSAFE
+from cmes_gpyopt.acquisitions.base import GRID_STREAM, OPTIMA_STREAM, OUTSIDE, UNSAFE
+from cmes_gpyopt.optima import candidate_grid, joint_optima
 from cmes_gpyopt.problems import TOY
 
 from .conftest import MIXED_DOMAIN, central_difference, relative_error
@@ -182,6 +183,19 @@ def test_a_limit_on_failures_that_nothing_meets_leads_to_the_safest_point():
     X = np.random.default_rng(1).uniform(-2, 3, (2000, 2))
     assert -value.item() <= UNSAFE
     assert acquisition.model.probability_feasible(point) >= acquisition.model.probability_feasible(X).max() - 1e-3
+
+
+def test_the_tolerance_of_the_draws_reaches_the_sampler():
+    exact, screened = fitted(ystar_tolerance=0.0), fitted()
+    for acquisition in (exact, screened):
+        acquisition.update()
+    constraints = [c.exploring() for c in exact.model.constraints]
+    grid = candidate_grid(exact.space, 200, exact.model.data.X, exact.generator(GRID_STREAM))
+    every = joint_optima(
+        exact.model.objective, constraints, exact.thresholds, grid, 10, exact.generator(OPTIMA_STREAM), tolerance=0.0
+    )
+    np.testing.assert_array_equal(exact.y_star, every.y_star)
+    assert not np.array_equal(exact.y_star, screened.y_star)
 
 
 def test_the_cap_keeps_the_optimum_below_the_best_feasible_value():
@@ -405,6 +419,7 @@ def test_mixed_spaces_get_allowed_suggestions(rng):
 
 WRONG = [
     (dict(confidence=1.0), "confidence must lie strictly between 0 and 1, got 1.0"),
+    (dict(ystar_tolerance=-1.0), "ystar_tolerance must lie between 0, for every point, and 1, got -1.0"),
     (dict(confidence="high"), "confidence must be a number, got 'high'"),
     (dict(num_samples=0), "num_samples must be a positive integer, got 0"),
     (dict(num_samples=2.5), "num_samples must be a positive integer, got 2.5"),

@@ -8,6 +8,8 @@ Takeno, Tamura, Shitara and Karasuyama (2022), Sequential and parallel constrain
 information lower bound: the divergence used here reduces to their bound for real-valued feedback.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from .._gpyopt import Design_space
 from ..checks import number, one_of, whole_number
 from ..errors import CMESError
 from ..models import ConstrainedModel, Constraint
-from ..optima import candidate_grid, joint_optima, marginal_optima, pathwise_optima
+from ..optima import Optima, candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from ..search import AcquisitionSearch
 from .base import GRID_STREAM, OPTIMA_STREAM, UNSAFE, ConstrainedAcquisition
 from .observation import Observation
@@ -79,6 +81,9 @@ class ConstrainedMES(ConstrainedAcquisition):
     ystar_cap : float, default 3e-3
         Draws of y* are capped this far below the best feasible value, in standard deviations of the observed
         values: without noise the incumbent itself would otherwise stay worth evaluating for ever. -inf is no cap.
+    ystar_tolerance : float, default 1e-3
+        Bound on the expected share of the joint draws whose y* differs because grid points that hardly matter are left
+        out; 0 draws every point.
     border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
@@ -116,6 +121,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         table: str | None = None,
         noise: str = "ignore",
         ystar_cap: float | None = None,
+        ystar_tolerance: float = 1e-3,
         border: float | None = None,
         preset: str | None = None,
         seed: int = 0,
@@ -132,6 +138,9 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = whole_number("num_samples", num_samples, 1)
         self.grid_size = whole_number("grid_size", grid_size, 1)
+        self.ystar_tolerance = number("ystar_tolerance", ystar_tolerance)
+        if not 0.0 <= self.ystar_tolerance < 1.0:
+            raise CMESError(f"ystar_tolerance must lie between 0, for every point, and 1, got {ystar_tolerance!r}")
         if not 0.0 < self.confidence < 1.0:
             raise CMESError(f"confidence must lie strictly between 0 and 1, got {confidence!r}")
         self.noise = one_of("noise", noise, ("ignore", "point", "exact"))
@@ -159,8 +168,12 @@ class ConstrainedMES(ConstrainedAcquisition):
         size = max(int(self.effort * self.grid_size), 1)
         grid = candidate_grid(self.space, size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM))
         rng = self.generator(OPTIMA_STREAM)
-        sampler = {"joint": joint_optima, "marginal": marginal_optima, "pathwise": pathwise_optima}[self.sampler]
-        draws = sampler(
+        samplers: dict[str, Callable[..., Optima]] = {
+            "joint": partial(joint_optima, tolerance=self.ystar_tolerance),
+            "marginal": marginal_optima,
+            "pathwise": pathwise_optima,
+        }
+        draws = samplers[self.sampler](
             model.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
         )
         self.y_star, self._best_in_flight = draws.y_star, np.inf
