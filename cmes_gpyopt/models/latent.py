@@ -237,6 +237,11 @@ def _kernel(theta: Array, dimension: int) -> Matern52:
     return Matern52(float(np.exp(theta[0])), np.exp(theta[1 : 1 + dimension]))
 
 
+def _limited_kernel(theta: Array, U: Array, limit: float) -> Matern52:
+    longest = limit * spacing(len(np.unique(U, axis=0)), U.shape[1])
+    return Matern52(float(np.exp(theta[0])), np.minimum(np.exp(theta[1:]), longest))
+
+
 def _gpy_kernel(kernel: Matern52, variance_prior: tuple[float, float]) -> Any:
     gpy = GPy.kern.Matern52(kernel.lengthscales.size, kernel.variance, kernel.lengthscales, ARD=True)
     gpy.lengthscale.set_prior(GPy.priors.Gamma(*LENGTHSCALE_PRIOR), warning=False)
@@ -443,14 +448,13 @@ class BinaryConstraint(LatentGP):
         theta, known = self._hyperparameters(U[:used], values[:used])
         start = np.full(count, MIN_PRECISION), np.zeros(count)
         start[0][:used], start[1][:used] = known.tau, known.nu
-        longest = limit * spacing(len(np.unique(U, axis=0)), dimension)
-        kernel = Matern52(float(np.exp(theta[0])), np.minimum(np.exp(theta[1:]), longest))
+        kernel = _limited_kernel(theta, U, limit)
         K = kernel(U, U)
         sites = propagate(K, values, self.link, start, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
         return LatentPosterior(kernel, U, sites.weights(K), sites.half, sites.nu / sites.tau, 1.0 / np.sqrt(sites.tau))
 
     def _hyperparameters(self, U: Array, values: Array) -> tuple[Array, Sites]:
-        """What is learned from labels (n,) at U (n, d), and their sites; remembered for the last labels."""
+        """What is learned from labels (n,) at U (n, d), and sites to start from; remembered for the last labels."""
         if self._learned is None or not all(map(np.array_equal, self._learned[:2], (U, values))):
             starts = [np.log([self.variance_prior[0], *[ell] * U.shape[1]]) for ell in CLASSIFIER_STARTS]
             prior = Prior(self.variance_prior, LENGTHSCALE_PRIOR)
@@ -463,8 +467,9 @@ class BinaryConstraint(LatentGP):
 
             # Expectation propagation makes every step dear: one search, from the most promising start.
             theta = self._fitted(make, U, values, starts, 1)
-            kernel = _kernel(theta, U.shape[1])
-            self._learned = U, values, theta, evidence.sites(kernel(U, U), FINAL_TOLERANCE)
+            # Close to those of the search for new points, which asks for them most often.
+            kernel = _limited_kernel(theta, U, self.lengthscale_limit)
+            self._learned = U, values, theta, evidence.sites(kernel(U, U), FIT_TOLERANCE)
         return self._learned[2:]
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
