@@ -290,7 +290,7 @@ def _refit(setting: Setting, plan: Plan, labels_more: int = 10) -> Iterator[Row]
 
         def refit(model: BinaryConstraint, count: int) -> Any:
             model.fit(X[:count], labels[:count], lower, width)
-            return model.posterior
+            return model.exploring().posterior
 
         old = BinaryConstraint()
         K = refit(old, setting.n - 1).kernel(X, X)
