@@ -212,9 +212,9 @@ class AcquisitionSearch:
         values = (f if exhaustive or screen is None else screen)(candidates).ravel()
         if not exhaustive and f_df is not None:
             count = min(max(int(effort * self.num_starts), 4), self.num_starts)
-            refined = self._refine(candidates[np.argsort(values, kind="stable")[:count]], f_df)
+            refined, found = self._refine(candidates[np.argsort(values, kind="stable")[:count]], f_df)
             candidates = np.vstack([refined, candidates])
-            values = np.concatenate([f(refined).ravel(), values])
+            values = np.concatenate([f(refined).ravel() if found is None else found, values])
         return self._best(candidates, values, duplicate_manager, avoid)
 
     def _around(self, near: Array, rng: np.random.Generator) -> Array:
@@ -225,7 +225,8 @@ class AcquisitionSearch:
         X[:, self.context_manager.context_index] = self.context_manager.context_value
         return X
 
-    def _refine(self, starts: Array, f_df: ValueAndGradient) -> Array:
+    def _refine(self, starts: Array, f_df: ValueAndGradient) -> tuple[Array, Array | None]:
+        """Allowed points (s, d) that local searches found, and their values (s,) where these are known."""
         lower, upper = (np.array(b, dtype=float) for b in np.transpose(self.space.get_bounds()))
         fixed = self.context_manager.context_index
         lower[fixed] = upper[fixed] = self.context_manager.context_value
@@ -234,15 +235,15 @@ class AcquisitionSearch:
             value, gradient = f_df(X)
             return value.ravel(), gradient
 
-        points, _ = minimise_from(flat, starts, lower, upper, **THOROUGH)
+        points, values = minimise_from(flat, starts, lower, upper, **THOROUGH)
         rounded = self._with_context(spaces.round_points(self.space, points))
         continuous = spaces.continuous_columns(self.space)
         if continuous.all() or not continuous.any():
-            return rounded
+            return rounded, values if np.array_equal(rounded, points) else None
         # What is best for the continuous variables depends on the values the others were rounded to.
         second = np.vstack([rounded, starts])
         points, _ = minimise_from(flat, second, lower, upper, movable=continuous, **THOROUGH)
-        return np.vstack([rounded, points])
+        return np.vstack([rounded, points]), None
 
     def _best(
         self, candidates: Array, values: Array, duplicate_manager: Any, avoid: Array | None

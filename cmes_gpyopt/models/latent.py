@@ -469,7 +469,7 @@ class BinaryConstraint(LatentGP):
             theta = self._fitted(make, U, values, starts, 1)
             # Close to those of the search for new points, which asks for them most often.
             kernel = _limited_kernel(theta, U, self.lengthscale_limit)
-            self._learned = U, values, theta, evidence.sites(kernel(U, U), FIT_TOLERANCE)
+            self._learned = U, values, theta, evidence.sites(kernel(U, U), FINAL_TOLERANCE)
         return self._learned[2:]
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
