@@ -300,10 +300,15 @@ def test_an_interrupt_of_the_parent_kills_the_child_and_passes(tmp_path):
         wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
         os.kill(os.getpid(), signal.SIGINT)
 
+    # A shell starts its background jobs with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     helper = threading.Thread(target=interrupt)
     helper.start()
-    with pytest.raises(KeyboardInterrupt):
-        run_isolated(f, None, LIMITS)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_isolated(f, None, LIMITS)
+    finally:
+        signal.signal(signal.SIGINT, before)
     helper.join()
     assert not os.path.exists(f"/proc/{(tmp_path / 'pid').read_text()}")
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
