@@ -241,12 +241,12 @@ def test_paths_pass_through_noise_free_data_and_their_gradients_are_right(model)
     assert len(U) == len(seen)
 
 
-def cube_model(dimension, **options):
+def cube_model(dimension):
     space = Design_space([{"name": "x", "type": "continuous", "domain": (-1.0, 1.0), "dimensionality": dimension}])
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (40, dimension))
     labels = np.where(X.sum(axis=1) < 0.2, -1.0, 1.0)
-    model = ConstrainedModel(space, [BinaryConstraint("sum", **options), RealConstraint("first")])
+    model = ConstrainedModel(space, [BinaryConstraint("sum"), RealConstraint("first")])
     model.set_data(X, ((X - 0.3) ** 2).sum(axis=1), np.column_stack([labels, X[:, 0] - 0.5]))
     return space, model
 
@@ -271,8 +271,7 @@ def test_paths_find_lower_optima_than_a_grid_in_many_dimensions_and_never_infeas
 
 
 def test_paths_agree_with_a_dense_grid_in_one_dimension():
-    # Paths without feasible islands that a grid so coarse would miss.
-    space, model = cube_model(1, lengthscale_limit=np.inf)
+    space, model = cube_model(1)
     thresholds = [c.threshold(0.5) for c in model.constraints]
     grid = np.linspace(-1, 1, 40)[:, None]
     y_star, *_ = pathwise_optima(
