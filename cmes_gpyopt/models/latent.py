@@ -74,8 +74,8 @@ def spacing(count: int, dimension: int) -> float:
 def cautious_lengthscale(count: int, dimension: int) -> float:
     """Length scale held while the data cannot determine one: that of ``count`` points spread over the cube.
 
-    The marginal likelihood of a few equal labels (or of a single value) grows with the length scale, which would
-    make the posterior flat and the search blind.
+    The marginal likelihood of equal values grows with the length scale, which would make the posterior flat and the
+    search blind.
     """
     return min(LENGTHSCALE_MEAN, 0.5 * spacing(count, dimension))
 
@@ -97,6 +97,7 @@ class LatentGP:
         self.name = name
         self._gp: Any = None
         self._posterior: LatentPosterior | None = None
+        self._exploring: Any = None
         self._data: tuple[Array, Array] | None = None
         self._last_good: Array | None = None
 
@@ -108,7 +109,7 @@ class LatentGP:
         if self._data is not None and all(map(np.array_equal, data, self._data)) and not conditioned:
             return  # what is new was seen by other functions only
         self._data = data
-        self._posterior = self._gp = None
+        self._posterior = self._gp = self._exploring = None
 
     @property
     def posterior(self) -> LatentPosterior:
@@ -185,7 +186,7 @@ class LatentGP:
     def unfitted(self: Latent) -> Latent:
         """A copy with the same settings and no data."""
         clone = copy.copy(self)
-        clone._gp = clone._posterior = clone._data = clone._last_good = None
+        clone._gp = clone._posterior = clone._exploring = clone._data = clone._last_good = None
         return clone
 
     def _to_unit(self, X: Array) -> Array:
@@ -238,8 +239,10 @@ def _kernel(theta: Array, dimension: int) -> Matern52:
 
 
 def _limited_kernel(theta: Array, U: Array, limit: float) -> Matern52:
+    """The learned kernel with length scales of at most ``limit`` times the spacing of the different points of U (n, d)."""
+    learned = _kernel(theta, U.shape[1])
     longest = limit * spacing(len(np.unique(U, axis=0)), U.shape[1])
-    return Matern52(float(np.exp(theta[0])), np.minimum(np.exp(theta[1:]), longest))
+    return Matern52(learned.variance, np.minimum(learned.lengthscales, longest))
 
 
 def _gpy_kernel(kernel: Matern52, variance_prior: tuple[float, float]) -> Any:
@@ -410,19 +413,6 @@ class BinaryConstraint(LatentGP):
         if not 0 <= self.relearn <= 1:
             raise CMESError(f"relearn must lie between 0 and 1, got {relearn!r}")
         self._learned: tuple[Array, Array, Array, Sites] | None = None
-        self._exploring: BinaryConstraint | None = None
-
-    def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
-        """Take over labels (N,) at X (N, d)."""
-        super().fit(X, values, lower, width)
-        if self._posterior is None:
-            self._exploring = None
-
-    def unfitted(self) -> "BinaryConstraint":
-        """A copy with the same settings and no data."""
-        clone = super().unfitted()
-        clone._exploring = None
-        return clone
 
     def exploring(self) -> "BinaryConstraint":
         """The same constraint with length scales no longer than ``lengthscale_limit`` allows."""
@@ -432,7 +422,8 @@ class BinaryConstraint(LatentGP):
             self._exploring = copy.copy(self)
             self._exploring._gp = None
             self._exploring._posterior = self._limited(*self._data, self.lengthscale_limit)
-        return self._exploring
+        found: BinaryConstraint = self._exploring
+        return found
 
     def _learn(self, U: Array, values: Array) -> LatentPosterior:
         return self._limited(U, values, self.lengthscale_limit if _one_class(values) else np.inf)
