@@ -309,6 +309,14 @@ def test_a_search_sees_length_scales_limited_by_the_spacing_of_the_labels(one_cl
     np.testing.assert_allclose(again.exploring().posterior.kernel.lengthscales, half_diagonal)
 
 
+@pytest.mark.parametrize(
+    ("limit", "message"), [(0.0, "must be positive, inf for none, got 0.0"), ("far", "must be a number")]
+)
+def test_a_wrong_limit_of_length_scales_gets_one_sentence(limit, message):
+    with pytest.raises(CMESError, match=f"lengthscale_limit {message}"):
+        BinaryConstraint(lengthscale_limit=limit)
+
+
 def test_the_view_of_a_search_follows_the_data(rng):
     X = rng.uniform(-1, 1, (20, 2))
     labels = np.where(X[:, 0] < 0, -1.0, 1.0)[:, None]
