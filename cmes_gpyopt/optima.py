@@ -115,7 +115,7 @@ def joint_optima(
         at_wanted = [v[:, wanted] for v in values]
         return Optima(_lowest_feasible(values, thresholds), None, at_wanted[0], tuple(at_wanted[1:]))
     draws = [latent.draws(grid, z) for latent, z in zip(latents, normals, strict=True)]
-    likely = _chance_to_matter(draws, thresholds, np.full(num_samples, np.inf))
+    likely = _chance_to_matter(draws, thresholds, np.full(1, np.inf))
     promise = _chance_to_matter(draws, thresholds, _first_guess(draws[0], likely))
     promise[wanted] = np.inf
     chosen = np.argsort(-promise, kind="stable")[: max(BLOCK, len(wanted))]
@@ -161,7 +161,7 @@ def _chance_to_matter(draws: Sequence[JointDraws], thresholds: Sequence[float], 
 
 
 def _first_guess(objective: JointDraws, feasible: Array) -> Array:
-    """Something for the first block to beat, (K,): the lowest mean among points likely to be ``feasible`` (r,)."""
+    """Something for the first block to beat, (1,): the lowest mean among points likely to be ``feasible`` (r,)."""
     likely = feasible >= 0.5 * feasible.max()
     return np.asarray(objective.mean[:, likely].min(axis=1))
 

@@ -29,7 +29,7 @@ class JointDraws:
     Attributes
     ----------
     mean : array of shape (K, r)
-        Of each draw at the r open points.
+        Of each draw at the r open points; (1, r) before the first ones are drawn.
     std : array of shape (r,)
     """
 
@@ -38,10 +38,11 @@ class JointDraws:
         self._floor = posterior.variance_floor
         self._U, self._normals = U, normals
         k = posterior.kernel(U, posterior.inputs)
-        # Rows of a matrix R with prior minus posterior covariance R R', a column for each datum and drawn point.
-        self._explained = k @ posterior.half.T
-        self._variance = posterior.kernel.variance - np.einsum("ij,ij->i", self._explained, self._explained)
-        self.mean = np.repeat((posterior.weights @ k.T)[None, :], normals.shape[1], axis=0)
+        # Blocks of columns, side by side a matrix R with prior minus posterior covariance R R': a column for each datum, and
+        # for each drawn point. Joining them would copy the largest matrix here.
+        self._explained = [k @ posterior.half.T]
+        self._variance = posterior.kernel.variance - np.einsum("ij,ij->i", self._explained[0], self._explained[0])
+        self.mean = (posterior.weights @ k.T)[None, :]
 
     @property
     def std(self) -> Array:
@@ -51,7 +52,8 @@ class JointDraws:
     def draw(self, rows: Rows) -> Array:
         """Draw the open points ``rows`` (b,); returns their values (K, b) and closes them."""
         covariance = self._kernel(self._U, self._U[rows])  # (r, b)
-        covariance -= self._explained @ self._explained[rows].T
+        for block in self._explained:
+            covariance -= block @ block[rows].T
         factor = jittered_cholesky(covariance[rows], self._kernel.variance, NEIGHBOURS_LADDER)
         normals = self._normals[rows]
         values = self.mean[:, rows] + (factor @ normals).T
@@ -59,12 +61,13 @@ class JointDraws:
         self.keep(others)
         # The transpose of a C-ordered matrix is Fortran-ordered, which spares the solver a copy.
         gained = blas.dtrsm(1.0, factor, covariance[others].T, lower=1).T if len(others) else covariance[others]
-        self.mean += (gained @ normals).T
+        self.mean = self.mean + (gained @ normals).T
         self._variance -= np.einsum("ij,ij->i", gained, gained)
-        self._explained = np.hstack([self._explained, gained])
+        self._explained.append(gained)
         return np.asarray(values)
 
     def keep(self, rows: Rows) -> None:
         """Close all open points but ``rows``, in their order."""
-        self._U, self._normals, self._explained = self._U[rows], self._normals[rows], self._explained[rows]
+        self._U, self._normals = self._U[rows], self._normals[rows]
+        self._explained = [block[rows] for block in self._explained]
         self._variance, self.mean = self._variance[rows], self.mean[:, rows]
