@@ -72,6 +72,10 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
         names = [c.name for c in chosen]
         if len(set(names)) < len(names):
             raise CMESError(f"constraints need different names, got {names}; pass name= to each")
+        if not (objective is None or type(objective) is Regression):
+            raise CMESError(
+                f"objective must be a Regression, got {objective!r}; the function to minimise goes to the driver"
+            )
         self.constraints: list[Constraint] = [c.unfitted() for c in chosen]
         self.objective = (objective or Regression()).unfitted()
         self.data: Data | None = None
