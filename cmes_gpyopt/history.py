@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -137,13 +137,13 @@ class History(AbstractContextManager["History"]):
         """Store the outcome of a suggestion; there can be only one."""
         values = self._outcome(evaluation)
         with self._transaction() as connection:
-            self._update_running(connection, id, seconds=seconds, **values)
+            self._update_running(connection, id, seconds=seconds, finished=_after_all(connection), **values)
 
     def record(self, x: Array, evaluation: "Evaluation", *, kind: Kind = "told") -> int:
         """Store a point together with its outcome, and return its id."""
         values = self._point(x, kind) | self._outcome(evaluation)
         with self._transaction() as connection:
-            return _insert(connection, **values)
+            return _insert(connection, finished=_after_all(connection), **values)
 
     def restart(self, id: int) -> None:
         """Say that a suggestion which was in flight when an earlier process died is evaluated once more."""
@@ -160,13 +160,15 @@ class History(AbstractContextManager["History"]):
 
     def running(self) -> list[tuple[int, Array]]:
         """Suggestions without an outcome, as (id, x) in the order they were made."""
-        return [(id, _doubles(x)) for id, x, _, _ in self._rows("running")]
+        return [(id, _doubles(x)) for id, x, _, _ in self._rows("running", "id")]
 
     def done(self) -> list[tuple[int, Array, "Evaluation"]]:
-        """Finished evaluations, as (id, x, evaluation) in the order of their ids."""
+        """Finished evaluations, as (id, x, evaluation) in the order in which they finished."""
         from .evaluation import Evaluation
 
-        rows = [(id, _doubles(x), _doubles(outcome), cause) for id, x, outcome, cause in self._rows("done")]
+        rows = [
+            (id, _doubles(x), _doubles(outcome), cause) for id, x, outcome, cause in self._rows("done", "finished, id")
+        ]
         return [(id, x, Evaluation(float(outcome[0]), outcome[1:], cause)) for id, x, outcome, cause in rows]
 
     def suggestion_count(self) -> int:
@@ -175,8 +177,8 @@ class History(AbstractContextManager["History"]):
         with self._transaction() as connection:
             return int(connection.execute(query).fetchone()[0])
 
-    def _rows(self, status: str) -> list[tuple[int, bytes, bytes, str]]:
-        query = "SELECT id, x, outcome, cause FROM evaluation WHERE status = ? ORDER BY id"
+    def _rows(self, status: str, order: str) -> list[tuple[int, bytes, bytes, str]]:
+        query = f"SELECT id, x, outcome, cause FROM evaluation WHERE status = ? ORDER BY {order}"
         with self._transaction() as connection:
             return connection.execute(query, [status]).fetchall()
 
@@ -206,7 +208,7 @@ class History(AbstractContextManager["History"]):
             raise CMESError(f"the evaluation needs c of shape ({self._outputs},), got {np.shape(evaluation.c)}")
         outcome = np.append(evaluation.y, evaluation.c).astype("<f8")
         values = {"outcome": outcome.tobytes(), "readable_outcome": _json(outcome), "cause": evaluation.cause}
-        return {"status": "done", "finished": _now(), **values}
+        return {"status": "done", **values}
 
     def _update_running(self, connection: sqlite3.Connection, id: int, **values: Any) -> None:
         assignments = ", ".join(f"{name} = ?" for name in values)
@@ -409,6 +411,14 @@ def _note(connection: sqlite3.Connection, text: str, evaluation: int | None = No
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="microseconds")
+
+
+def _after_all(connection: sqlite3.Connection) -> str:
+    """The time, or, where the clock has been set back, just after the last outcome: their order is that of a resumed run."""
+    now, (last,) = _now(), connection.execute("SELECT max(finished) FROM evaluation").fetchone()
+    if last is None or now > last:
+        return now
+    return (datetime.fromisoformat(last) + timedelta(microseconds=1)).isoformat(timespec="microseconds")
 
 
 def _doubles(blob: bytes) -> Array:

@@ -59,10 +59,6 @@ CALLS = [
     # feedback
     (lambda: build(feedback="labels"), r"feedback must be 'binary', 'real' or a list of constraints, got 'labels'"),
     (lambda: build(feedback=[1]), r"feedback must list BinaryConstraint and RealConstraint objects, got 1"),
-    (
-        lambda: build(acquisition_options={"objective": RealConstraint()}),
-        r"objective must be a Regression, got <.*RealConstraint.*>; the function to minimise goes to the driver",
-    ),
     (lambda: build(feedback=[RealConstraint("c"), BinaryConstraint("c")]), r"constraints need different names"),
     (lambda: build(feedback=[RealConstraint("c", upper=np.nan)]), r"needs a finite upper limit, got nan"),
     (lambda: build(feedback=[BinaryConstraint(link="log")]), r"link must be 'logistic' or 'probit', got 'log'"),

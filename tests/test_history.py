@@ -89,6 +89,16 @@ def test_a_reopened_file_resumes_where_it_was(path):
     assert readable == [("[0.3, 0.4]", "[null, 1.0, null]")]
 
 
+def test_outcomes_come_back_in_the_order_in_which_they_were_stored_whatever_the_clock_says(path, monkeypatch):
+    with open_history(path) as run:
+        ids = [run.suggested(np.full(2, i / 10), kind="suggestion") for i in range(4)]
+        for hour, id in ((12, ids[2]), (11, ids[3]), (11, ids[0]), (13, ids[1])):
+            monkeypatch.setattr(history, "_now", lambda hour=hour: f"2020-01-01T{hour}:00:00.000000+00:00")
+            run.finished(id, Evaluation(float(id), np.empty(0)))
+        told = run.record(np.ones(2), Evaluation(0.0, np.empty(0)))
+        assert [id for id, _, _ in run.done()] == [ids[2], ids[3], ids[0], ids[1], told]
+
+
 def test_an_outcome_is_stored_once(path):
     with open_history(path) as run:
         id, given_up = (run.suggested(np.zeros(2), kind="suggestion") for _ in range(2))
@@ -446,7 +456,7 @@ def test_nothing_that_was_reported_is_lost_by_a_kill(path, rng):
             run.restart(id)
             run.finished(id, Evaluation(x.sum(), np.empty(0)))
         assert run.running() == []
-        assert [id for id, _, _ in run.done()] == table["id"].tolist()
+        assert sorted(id for id, _, _ in run.done()) == table["id"].tolist()
     after = load_history(path, as_dict=True)
     assert after["id"][after["attempts"] == 2].tolist() == [id for id, _ in left]
 

@@ -430,6 +430,25 @@ def test_another_domain_or_feedback_is_refused(tmp_path):
         make(feedback="real", history=tmp_path / "run.db")
 
 
+def test_a_resumed_run_knows_in_which_order_evaluations_finished(tmp_path):
+    def f(x):
+        # The third is the last of the first ones to finish.
+        time.sleep(0.3 if x[0, 0] == first.X[2, 0] else 0.01)
+        return TOY.with_failures(x)
+
+    first = make(seed=4)
+    first.run_optimization(0)
+    database = tmp_path / "run.db"
+    with ThreadPoolExecutor(2) as pool:
+        live = make(f, seed=4, executor=pool, history=database)
+        live.run_optimization(0)
+    live.history.close()
+    assert not np.array_equal(live.X, first.X)
+    resumed = make(f, seed=4, history=database)
+    np.testing.assert_array_equal(resumed.X, live.X)
+    np.testing.assert_array_equal(resumed.suggest_next_locations(), live.suggest_next_locations())
+
+
 def killed_run(database, budget, ready):
     """What the killed process does: two evaluations in flight, as fast as they come."""
 

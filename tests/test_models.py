@@ -8,7 +8,7 @@ from scipy.special import log_ndtr
 from scipy.stats import gamma as gamma_law
 from scipy.stats import norm
 
-from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedMES, ConstrainedModel, RealConstraint
+from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedModel, RealConstraint
 from cmes_gpyopt._gpyopt import Design_space, GPy
 from cmes_gpyopt.models import latent as latent_module
 from cmes_gpyopt.models import posterior as posterior_module
@@ -566,46 +566,6 @@ def test_hyperparameters_of_labels_are_kept_between_two_learnings_and_depend_on_
     np.testing.assert_allclose(always.posterior.kernel.lengthscales, found[64].kernel.lengthscales, rtol=0.3)
     with pytest.raises(CMESError, match="relearn must lie between 0 and 1"):
         BinaryConstraint(relearn=2)
-
-
-def test_hyperparameters_of_values_are_sought_from_all_starts_now_and_then_and_depend_on_the_data_alone(monkeypatch):
-    X, _ = label_data(64)
-    values = 1e3 + 20 * np.sin(4 * X).sum(axis=1)
-    starts = []
-    real = latent_module.search
-    monkeypatch.setattr(latent_module, "search", lambda f, s, d, k: starts.append(len(s)) or real(f, s, d, k))
-    growing, always = Regression(), Regression(relearn=0)
-    found = {}
-    for count in range(57, 65):
-        found[count] = fitted_labels(X[:count], values[:count], growing).posterior
-    assert starts == [2, 1, 1, 1, 1, 1, 2, 1]  # all of them for 57 and 63
-    for count, posterior in found.items():
-        fresh = fitted_labels(X[:count], values[:count], Regression()).posterior
-        np.testing.assert_array_equal(posterior.weights, fresh.weights)
-        starts.clear()
-        whole = fitted_labels(X[:count], values[:count], always).posterior
-        assert starts == [2]
-        np.testing.assert_allclose(posterior.kernel.lengthscales, whole.kernel.lengthscales, rtol=0.05)
-    with pytest.raises(CMESError, match="relearn must lie between 0 and 1"):
-        RealConstraint(relearn=-0.1)
-
-
-def test_equal_values_before_a_different_one_do_not_decide_where_a_search_starts(monkeypatch):
-    X, _ = label_data(58)
-    values = np.append(np.full(57, 3.0), 4.0)
-    starts = []
-    real = latent_module.search
-    monkeypatch.setattr(latent_module, "search", lambda f, s, d, k: starts.append(len(s)) or real(f, s, d, k))
-    assert np.isfinite(fitted_labels(X, values, Regression()).posterior.weights).all()
-    assert starts == [2]
-
-
-def test_settings_of_the_objective_reach_its_model_and_its_copies():
-    acquisition = ConstrainedMES.for_domain(
-        [{"name": "x", "type": "continuous", "domain": (0, 1)}], objective=Regression(relearn=0)
-    )
-    assert acquisition.model.objective.relearn == 0
-    assert acquisition.model.copy().objective.relearn == 0
 
 
 @pytest.mark.parametrize("binary", [True, False])

@@ -86,13 +86,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
 
     @classmethod
     def for_domain(
-        cls,
-        domain: list[dict[str, Any]],
-        constraints: Any = None,
-        *,
-        feedback: Any = "binary",
-        objective: Regression | None = None,
-        **options: Any,
+        cls, domain: list[dict[str, Any]], constraints: Any = None, *, feedback: Any = "binary", **options: Any
     ) -> "ConstrainedAcquisition":
         """Build the space, the models, the optimizer and the acquisition for a GPyOpt domain.
 
@@ -104,13 +98,11 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             Known constraints, as for GPyOpt's BayesianOptimization, which needs them too.
         feedback : "binary", "real", or a list of BinaryConstraint and RealConstraint
             What is observed of the unknown constraints.
-        objective : Regression, optional
-            Settings of the objective's model.
         **options
             Passed to the acquisition.
         """
         space = spaces.checked_space(domain, constraints)
-        return cls(ConstrainedModel(space, constraints_from(feedback), objective=objective), space, **options)
+        return cls(ConstrainedModel(space, constraints_from(feedback)), space, **options)
 
     def acquisition_function(self, x: Array) -> Array:
         """Negated score per unit cost, (n, 1), which GPyOpt minimises."""

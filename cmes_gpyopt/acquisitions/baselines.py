@@ -100,7 +100,7 @@ class AdaptivePercentile(ConstrainedAcquisition):
         values = np.zeros(len(data.Y))
         if good.any():
             values = np.where(good, data.Y, np.percentile(data.Y[good], self.percentile))
-        surrogate = Regression("objective with percentile", relearn=0)
+        surrogate = Regression("objective with percentile")
         surrogate.fit(data.X, values, *spaces.box(self.space))
         incumbent = values[good].min() if good.any() else 0.0
         self.best = float((incumbent - surrogate.offset) / surrogate.scale)

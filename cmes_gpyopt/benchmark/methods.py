@@ -12,7 +12,7 @@ from .. import spaces
 from ..acquisitions import METHODS
 from ..driver import ConstrainedBayesianOptimization
 from ..errors import CMESError
-from ..models import BinaryConstraint, RealConstraint, Regression
+from ..models import BinaryConstraint, RealConstraint
 from ..problems import Problem
 from .peers import PEERS, Peer
 
@@ -103,14 +103,13 @@ def _value(text: str) -> Any:
 
 
 class Ours:
-    """A method of this library. Options of the models, such as ``link`` and ``relearn``, go to these."""
+    """A method of this library. Options of the constraint models, such as ``link``, go to these."""
 
     def __init__(self, name: str, options: dict[str, Any], problem: Problem, feedback: Feedback, seed: int) -> None:
         kind = BinaryConstraint if feedback == "binary" else RealConstraint
         known = inspect.signature(kind.__init__).parameters
         of_model = {key: value for key, value in options.items() if key in known}
         of_method = {key: value for key, value in options.items() if key not in known}
-        of_objective = {key: value for key, value in of_model.items() if key == "relearn"}
         count = 1 if feedback == "binary" else len(problem.constraints)
         try:
             self.bo = ConstrainedBayesianOptimization(
@@ -120,7 +119,7 @@ class Ours:
                 acquisition=name,
                 X=np.empty((0, problem.dimension)),
                 seed=seed,
-                acquisition_options={"objective": Regression(**of_objective), **of_method},
+                acquisition_options=of_method,
             )
         except TypeError as error:
             raise CMESError(f"{name} does not take these options: {error}") from error

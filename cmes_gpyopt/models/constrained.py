@@ -47,8 +47,6 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
         The domain; inputs are scaled to its unit cube.
     constraints : sequence of BinaryConstraint and RealConstraint, optional
         One binary constraint by default. The model works on copies.
-    objective : Regression, optional
-        Settings of the objective's model; a copy is used.
 
     Attributes
     ----------
@@ -60,24 +58,14 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
 
     analytical_gradient_prediction = True
 
-    def __init__(
-        self,
-        space: Design_space,
-        constraints: Sequence[Constraint] | None = None,
-        *,
-        objective: Regression | None = None,
-    ) -> None:
+    def __init__(self, space: Design_space, constraints: Sequence[Constraint] | None = None) -> None:
         self.space = space
         chosen = [BinaryConstraint()] if constraints is None else list(constraints)
         names = [c.name for c in chosen]
         if len(set(names)) < len(names):
             raise CMESError(f"constraints need different names, got {names}; pass name= to each")
-        if not (objective is None or type(objective) is Regression):
-            raise CMESError(
-                f"objective must be a Regression, got {objective!r}; the function to minimise goes to the driver"
-            )
         self.constraints: list[Constraint] = [c.unfitted() for c in chosen]
-        self.objective = (objective or Regression()).unfitted()
+        self.objective = Regression()
         self.data: Data | None = None
         self._fmin: float | None = None
         self._lower, self._width = spaces.box(space)
@@ -219,7 +207,7 @@ class ConstrainedModel(BOModel):  # type: ignore[misc]
 
     def copy(self) -> "ConstrainedModel":
         """An independent model with the same settings and data."""
-        clone = ConstrainedModel(self.space, self.constraints, objective=self.objective)
+        clone = ConstrainedModel(self.space, self.constraints)
         if self.data is not None:
             clone.set_data(self.data.X, self.data.Y, self.data.C)
         return clone

@@ -207,7 +207,7 @@ class LatentGP:
         """
         dimension = U.shape[1]
         try:
-            if len(U) > MANY and len(starts) > 1:
+            if len(U) > MANY:
                 # An evaluation costs the cube of their number, and a part of the data shows where to look.
                 part = slice(None, None, -(-len(U) // MANY))
                 starts = [search(make(U[part], values[part]), starts, dimension, searches)]
@@ -228,26 +228,6 @@ def _last_milestone(count: int, growth: float) -> int:
     while (following := max(milestone + 1, math.ceil(milestone * (1.0 + growth)))) <= count:
         milestone = following
     return milestone
-
-
-def _checked_relearn(relearn: float) -> float:
-    share = number("relearn", relearn)
-    if not 0 <= share <= 1:
-        raise CMESError(f"relearn must lie between 0 and 1, got {relearn!r}")
-    return share
-
-
-def _standardised(values: Array) -> tuple[float, float, Array]:
-    """Mean and standard deviation of values (N,), and the values without them; the deviation of equal values is 0."""
-    if len(values) == 0:
-        return 0.0, 0.0, np.zeros(0)
-    # Dividing first keeps huge values from overflowing.
-    largest = float(np.abs(values).max()) or 1.0
-    relative = values / largest
-    mean, spread = float(relative.mean()), float(relative.std())
-    if spread <= 1e-12:  # values that differ by rounding alone carry no scale
-        return mean * largest, 0.0, np.zeros(len(values))
-    return mean * largest, spread * largest, (relative - mean) / spread
 
 
 def _one_class(labels: Array) -> bool:
@@ -279,9 +259,6 @@ class Regression(LatentGP):
     ----------
     name : str
         Used in messages and reports.
-    relearn : float
-        Hyperparameters are sought from all starting points when the number of values has grown by this share, and from
-        what was found then in between. 0 uses all starting points for every value.
 
     Attributes
     ----------
@@ -289,13 +266,10 @@ class Regression(LatentGP):
         The value of the function is ``offset + scale * latent``.
     """
 
-    def __init__(self, name: str = "objective", *, relearn: float = 0.1) -> None:
+    def __init__(self, name: str = "objective") -> None:
         super().__init__(name)
         self.offset, self.scale = 0.0, 1.0
-        self.relearn = _checked_relearn(relearn)
         self._noise = NOISE_PRIOR[0]
-        self._values = np.empty(0)
-        self._learned: tuple[Array, Array, Array] | None = None
 
     @property
     def noise(self) -> float:
@@ -304,10 +278,16 @@ class Regression(LatentGP):
 
     def fit(self, X: Array, values: Array, lower: Array, width: Array) -> None:
         """Take over values (N,) at X (N, d)."""
-        self.offset, spread, standardised = _standardised(values)
-        self.scale = self._scale_of_constant() if spread == 0.0 else spread
-        self._values = np.array(values, dtype=float)
-        super().fit(X, standardised, lower, width)
+        largest = float(np.abs(values).max(initial=0.0)) or 1.0
+        # Dividing first keeps huge values from overflowing.
+        relative = values / largest
+        mean = float(relative.mean()) if len(values) else 0.0
+        spread = float(relative.std()) if len(values) else 0.0
+        # Values that differ by rounding alone carry no scale.
+        constant = spread <= 1e-12
+        self.offset = mean * largest
+        self.scale = self._scale_of_constant() if constant else spread * largest
+        super().fit(X, np.zeros(len(values)) if constant else (relative - mean) / spread, lower, width)
 
     def _scale_of_constant(self) -> float:
         """The scale where the values have none."""
@@ -318,31 +298,19 @@ class Regression(LatentGP):
         if count == 0:
             lengthscales = np.full(dimension, cautious_lengthscale(1, dimension))
             return LatentPosterior.prior(Matern52(OUTPUT_VARIANCE_PRIOR[0], lengthscales))
+        starts = [np.log([OUTPUT_VARIANCE_PRIOR[0], *[ell] * dimension, noise]) for ell, noise in REGRESSION_STARTS]
         if (values == 0.0).all():
             ell = cautious_lengthscale(count, dimension)
             theta = np.log([OUTPUT_VARIANCE_PRIOR[0], *[ell] * dimension, NOISE_PRIOR[0]])
         else:
-            used = _last_milestone(count, self.relearn)
-            used = count if _standardised(self._values[:used])[1] == 0.0 else used
-            theta = self._hyperparameters(U[:used], self._values[:used])
-            theta = theta if used == count else self._fitted(self._negative_log_posterior, U, values, [theta], 1)
+            prior = Prior(OUTPUT_VARIANCE_PRIOR, LENGTHSCALE_PRIOR, NOISE_PRIOR)
+
+            def make(U: Array, values: Array) -> Objective:
+                return objective(U, gaussian_evidence(values), prior, GPY_JITTER)
+
+            theta = self._fitted(make, U, values, starts, len(starts))
         self._noise = float(np.exp(theta[-1]))
         return posterior_from_values(_kernel(theta, dimension), U, values, self._noise + GPY_JITTER)
-
-    def _hyperparameters(self, U: Array, values: Array) -> Array:
-        """What searches from all starts learn from values (n,), as they were told, at U (n, d); remembered for the last ones."""
-        if self._learned is None or not all(map(np.array_equal, self._learned[:2], (U, values))):
-            starts = [
-                np.log([OUTPUT_VARIANCE_PRIOR[0], *[ell] * U.shape[1], noise]) for ell, noise in REGRESSION_STARTS
-            ]
-            theta = self._fitted(self._negative_log_posterior, U, _standardised(values)[2], starts, len(starts))
-            self._learned = U, values, theta
-        return self._learned[2]
-
-    @staticmethod
-    def _negative_log_posterior(U: Array, values: Array) -> Objective:
-        prior = Prior(OUTPUT_VARIANCE_PRIOR, LENGTHSCALE_PRIOR, NOISE_PRIOR)
-        return objective(U, gaussian_evidence(values), prior, GPY_JITTER)
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
         kernel = _gpy_kernel(self.posterior.kernel, OUTPUT_VARIANCE_PRIOR)
@@ -368,16 +336,14 @@ class RealConstraint(Regression):
         Used in messages and reports, and as the key of returned values.
     upper : float
         Largest feasible value.
-    relearn : float
-        As for :class:`Regression`.
     """
 
     binary = False
 
-    def __init__(self, name: str = "constraint", upper: float = 0.0, *, relearn: float = 0.1) -> None:
+    def __init__(self, name: str = "constraint", upper: float = 0.0) -> None:
         if not np.isfinite(upper):
             raise CMESError(f"RealConstraint {name!r} needs a finite upper limit, got {upper!r}")
-        super().__init__(name, relearn=relearn)
+        super().__init__(name)
         self.upper = float(upper)
 
     def _scale_of_constant(self) -> float:
@@ -443,7 +409,9 @@ class BinaryConstraint(LatentGP):
         self.lengthscale_limit = number("lengthscale_limit", lengthscale_limit)
         if not self.lengthscale_limit > 0:
             raise CMESError(f"lengthscale_limit must be positive, inf for none, got {lengthscale_limit!r}")
-        self.relearn = _checked_relearn(relearn)
+        self.relearn = number("relearn", relearn)
+        if not 0 <= self.relearn <= 1:
+            raise CMESError(f"relearn must lie between 0 and 1, got {relearn!r}")
         self._learned: tuple[Array, Array, Array, Sites] | None = None
 
     def exploring(self) -> "BinaryConstraint":
