@@ -7,7 +7,6 @@ from scipy.stats import spearmanr
 
 from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedEI, ConstrainedMES, RealConstraint
 from cmes_gpyopt._gpyopt import Design_space
-from cmes_gpyopt.acquisitions import cmes as cmes_module
 from cmes_gpyopt.acquisitions.base import GRID_STREAM, OPTIMA_STREAM, OUTSIDE, UNSAFE
 from cmes_gpyopt.optima import candidate_grid, joint_optima
 from cmes_gpyopt.problems import TOY
@@ -210,56 +209,6 @@ def test_the_cap_keeps_the_optimum_below_the_best_feasible_value():
     assert np.isposinf(capped.y_star).any() or capped.y_star.max() > best - 3e-3
 
 
-def test_the_optimum_is_first_sought_well_below_the_best_value_where_much_is_unknown():
-    acquisition = fitted(seed=1)
-    acquisition.update()
-    points = np.random.default_rng(0).uniform(-2, 3, (4000, 2))
-    weight = acquisition.constraints[0].log_feasible(points)
-    unknown = np.average(acquisition.model.objective.moments(points).std, weights=np.exp(weight))
-    best = acquisition.model.standardised_fmin()
-    assert acquisition._cap == pytest.approx(0.1 * unknown, rel=0.2)
-    assert -acquisition.optimize()[1].item() > cmes_module.LITTLE
-    assert acquisition.scored_optima.max() <= best - 0.08 * unknown  # there is something to be found out
-
-
-def smooth(count=14, **options):
-    """A quadratic function of one variable, known too well to hold anything clearly better; nothing fails."""
-    X = np.linspace(-2, 3, count)[:, None]
-    acquisition = ConstrainedMES.for_domain(cube(1), grid_size=400, **options)
-    acquisition.model.set_data(X, (X.ravel() - 0.5) ** 2, -np.ones((count, 1)))
-    return acquisition
-
-
-def test_once_little_is_to_be_learned_of_clearly_better_values_the_best_is_refined():
-    acquisition, fine = smooth(), smooth(ystar_cap=cmes_module.JUST_BELOW)
-    best = acquisition.model.standardised_fmin()
-    acquisition.update()
-    acquisition._cap = 0.5  # far below anything there is
-    acquisition.y_star = np.full(10, best - 0.5)
-    fine.update()
-    fine.y_star = acquisition.y_star.copy()
-    point = acquisition.optimize()[0]
-    np.testing.assert_array_equal(acquisition.scored_optima, fine.scored_optima)
-    np.testing.assert_array_equal(point, fine.optimize()[0])
-    np.testing.assert_array_equal(point, acquisition.optimize()[0])
-    assert not acquisition.refine(0.0)
-    model = acquisition.model
-    model.set_data(np.vstack([model.data.X, [[0.4]]]), np.append(model.data.Y, 0.02), -np.ones((15, 1)))
-    acquisition.update()
-    assert acquisition._cap == pytest.approx(max(cmes_module.JUST_BELOW, acquisition._well_below(model.data.X)))
-    assert not smooth(ystar_cap=0.2).refine(0.0)
-    assert not smooth(preset="paper").refine(0.0)
-
-
-def test_the_cap_is_finite_whatever_is_known():
-    for labels in (-np.ones((6, 1)), np.ones((6, 1)), np.array([[-1.0], [1.0]] * 3)):
-        acquisition = ConstrainedMES.for_domain(cube(1), grid_size=100)
-        X = np.zeros((6, 1))  # one point, again and again
-        acquisition.model.set_data(X, np.where(labels.ravel() < 0, 1.0, np.nan), labels)
-        assert np.isfinite(acquisition.optimize()[1]).all()
-        assert 0 < acquisition._cap < 1
-
-
 def test_the_incumbent_is_not_worth_evaluating_again_once_the_optimum_is_capped():
     space = cube(1)
     X = np.linspace(-2, 3, 14)[:, None]
@@ -413,7 +362,7 @@ def test_each_draw_is_scored_under_its_own_values_at_the_points_in_flight(rng):
     X = rng.uniform(-2, 3, (12, 2))
     total = np.zeros(12)
     for k in range(10):
-        one = fitted(feedback=TWO, estimator="kl", ystar_cap=-np.inf)
+        one = fitted(feedback=TWO, estimator="kl")
         one.update()
         one.y_star = acquisition.scored_optima[[k]]
         latents = (acquisition.objective, *acquisition.constraints)

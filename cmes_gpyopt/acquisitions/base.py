@@ -25,7 +25,7 @@ UNSAFE = -1e100
 EFFORT_IN_FLIGHT = 0.25
 
 # Random streams derived from (seed, number of observations, number of pending points, stream).
-GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM, CAP_STREAM, DECOUPLED_STREAM = range(5)
+GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM, DECOUPLED_STREAM = range(4)
 
 
 class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]

@@ -21,7 +21,7 @@ from ..errors import CMESError
 from ..models import ConstrainedModel, Constraint
 from ..optima import Optima, candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from ..search import AcquisitionSearch
-from .base import CAP_STREAM, GRID_STREAM, OPTIMA_STREAM, UNSAFE, ConstrainedAcquisition
+from .base import GRID_STREAM, OPTIMA_STREAM, UNSAFE, ConstrainedAcquisition
 from .observation import Observation
 
 Array = npt.NDArray[np.float64]
@@ -29,16 +29,6 @@ Array = npt.NDArray[np.float64]
 # When every constraint is far from satisfied, the information underflows and the score is flat; below this value it says
 # nothing about where to go.
 NEGLIGIBLE = 1e-30
-
-# By default y* is first sought well below the best feasible value, by this share of what is not known of the objective: the
-# mean of its posterior standard deviation where points are likely to be feasible, over this many points. Draws just
-# below the best value would have the search refine the first valley it meets.
-WELL_BELOW = 0.1
-POINTS_OF_DEVIATION = 256
-# Once no evaluation tells this much of an optimum down there, in nats, y* is sought just below, in standard deviations of the
-# observed values: without noise the incumbent itself would otherwise stay worth evaluating for ever.
-LITTLE = 2e-3
-JUST_BELOW = 3e-3
 
 # The product table of outcomes has 2**J rows.
 MAX_BINARY = 8
@@ -48,7 +38,7 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "confidence": 0.5,
         "estimator": "kl",
         "table": "exact",
-        "ystar_cap": None,
+        "ystar_cap": 3e-3,
         "border": 0.1,
     },
     "paper": {
@@ -88,11 +78,9 @@ class ConstrainedMES(ConstrainedAcquisition):
     noise : {"ignore", "point", "exact"}
         Noise on the objective and on real constraints when an evaluation is scored: ignored; by the paper's point
         approximation; or exactly, by quadrature (estimator "kl" only, at most two noisy quantities).
-    ystar_cap : float, optional
-        Draws of y* are capped this far below the best feasible value, in standard deviations of the observed values;
-        -inf is no cap. By default they are capped a tenth of the objective's mean posterior standard deviation below it,
-        and, once :meth:`optimize` finds less than 0.002 nats to be gained there, 0.003 below it: first where something
-        clearly better could be, then how good the best is.
+    ystar_cap : float, default 3e-3
+        Draws of y* are capped this far below the best feasible value, in standard deviations of the observed
+        values: without noise the incumbent itself would otherwise stay worth evaluating for ever. -inf is no cap.
     ystar_tolerance : float, default 1e-3
         Bound on the expected share of the joint draws whose y* differs because grid points that hardly matter are left
         out; 0 draws every point.
@@ -143,8 +131,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         super().__init__(model, space, optimizer, cost_withGradients, seed=seed, border=border)
         self.preset = preset
         self.confidence = number("confidence", defaults["confidence"] if confidence is None else confidence)
-        ystar_cap = defaults["ystar_cap"] if ystar_cap is None else ystar_cap
-        self.ystar_cap = None if ystar_cap is None else number("ystar_cap", ystar_cap)
+        self.ystar_cap = number("ystar_cap", defaults["ystar_cap"] if ystar_cap is None else ystar_cap)
         self.estimator = one_of("estimator", estimator or defaults["estimator"], ("entropy", "mixture", "kl"))
         self.table = one_of("table", table or defaults["table"], ("exact", "laplace"))
         self.objective_observed = one_of("objective_observed", objective_observed, ("feasible", "always"))
@@ -173,7 +160,6 @@ class ConstrainedMES(ConstrainedAcquisition):
             )
         self.y_star: Array = np.empty(0)
         self._screening = False
-        self._cap = 0.0
         self._best_in_flight: Array | float = np.inf
         self._likeliest: list[Constraint] = []
 
@@ -191,7 +177,6 @@ class ConstrainedMES(ConstrainedAcquisition):
             model.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
         )
         self.y_star, self._best_in_flight = draws.y_star, np.inf
-        self._cap = self._well_below(grid) if self.ystar_cap is None else self.ystar_cap
         self._likeliest = self.constraints
         if len(self.pending):
             self._likeliest = [self._believed(c) for c in self.constraints]
@@ -203,25 +188,6 @@ class ConstrainedMES(ConstrainedAcquisition):
             self.constraints = [
                 c.conditioned(self.pending, v) for c, v in zip(self.constraints, draws.constraints, strict=True)
             ]
-
-    def _well_below(self, grid: Array) -> float:
-        """The cap while something clearly better is sought, given the points (m, d) that y* was sought over."""
-        if not self.model.data.feasible.any():
-            return JUST_BELOW  # there is no best value yet, and no cap
-        points = grid[self.generator(CAP_STREAM).permutation(len(grid))[:POINTS_OF_DEVIATION]]
-        log_feasible = np.sum([np.zeros(len(points)), *(c.log_feasible(points) for c in self.constraints)], axis=0)
-        weight = np.exp(log_feasible - log_feasible.max())
-        unknown = np.average(self.model.objective.moments(points).std, weights=weight)
-        return max(JUST_BELOW, WELL_BELOW * float(unknown))
-
-    def refine(self, information: float) -> bool:
-        """Seek y* just below the best value from now on if the ``information`` (nats) to be had is little.
-
-        Returns whether that changes the score; new data undo it.
-        """
-        changes = self.ystar_cap is None and self._cap > JUST_BELOW and information < LITTLE
-        self._cap = JUST_BELOW if changes else self._cap
-        return changes
 
     @property
     def thresholds(self) -> list[float]:
@@ -235,7 +201,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         They are capped below the best feasible value, counting what the same draw says of the points in flight.
         """
         best = np.minimum(self.model.standardised_fmin(), self._best_in_flight)
-        return np.asarray(np.minimum(self.y_star, best - self._cap))
+        return np.asarray(np.minimum(self.y_star, best - self.ystar_cap))
 
     @property
     def seeks_feasible(self) -> bool:
@@ -247,8 +213,6 @@ class ConstrainedMES(ConstrainedAcquisition):
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Maximise the information; where none is in sight, the probability of feasibility."""
         point, value = super().optimize(duplicate_manager)
-        if self.refine(self._compute_acq(point).item()):
-            point, value = super().optimize(duplicate_manager)
         flat = UNSAFE < -value.item() <= NEGLIGIBLE
         if not (flat and self.model.constraints and isinstance(self.optimizer, AcquisitionSearch)):
             return point, value

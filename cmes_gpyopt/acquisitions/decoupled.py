@@ -99,12 +99,6 @@ class Decoupled:
     def suggest(self) -> Suggestion:
         """The point and the target with the largest score per unit cost."""
         self.acquisition.update()
-        best = self._best()
-        if self.acquisition.refine(best.score * self.costs[best.target]):
-            best = self._best()
-        return best
-
-    def _best(self) -> Suggestion:
         best: Suggestion | None = None
         for stream, (target, cost) in enumerate(self.costs.items()):
             x, value = self._best_point(target, stream)
