@@ -281,16 +281,19 @@ class SMAC(Peer):
     SMAC has no unknown constraints: a crash is told with the status CRASHED and a cost, which a user would have to guess
     (Scenario.crash_cost). Here it is a good guess that only a benchmark can make: as far above the typical feasible value as
     this is above the optimum. Two defaults of the facade do not suit short runs of functions that may be negative: the model
-    is trained for every suggestion, not for every eighth, and costs are not taken as logarithms.
+    is trained for every suggestion, not for every eighth, and nothing (costs, forest, expected improvement) is about
+    logarithms of costs, as in SMAC's facade for algorithm configuration.
     """
 
     name = "smac"
     packages = ("smac", "ConfigSpace", "joblib")
+    LEAVES = 1000
+    """Far more than a tree has. The default, a million, changes no tree but is allocated for each."""
 
     def __init__(self, problem: Problem, feedback: str, seed: int, initial: int) -> None:
         super().__init__(problem, feedback, seed, initial)
         self.smac, self.configspace, self.joblib = self.modules
-        for part in ("runhistory.dataclasses", "runhistory.encoder", "runhistory.enumerations"):
+        for part in ("acquisition.function", "model.random_forest", "runhistory.encoder"):
             _import(f"smac.{part}", self.name)
         self.space = self.configspace.ConfigurationSpace(seed=seed)
         self.space.add([self._parameter(j) for j in range(problem.dimension)])
@@ -316,8 +319,8 @@ class SMAC(Peer):
             self._tell(self.trial, y, feasible)
 
     def _tell(self, trial: Any, y: float, feasible: bool) -> None:
-        status = self.smac.runhistory.enumerations.StatusType
-        value = self.smac.runhistory.dataclasses.TrialValue(
+        status = self.smac.runhistory.StatusType
+        value = self.smac.runhistory.TrialValue(
             cost=y if feasible else self.penalty, status=status.SUCCESS if feasible else status.CRASHED
         )
         with warnings.catch_warnings():
@@ -352,6 +355,16 @@ class SMAC(Peer):
             scenario,
             lambda config, seed: 0.0,
             initial_design=kind.get_initial_design(scenario, n_configs=0, additional_configs=points),
+            model=self.smac.model.random_forest.RandomForest(
+                self.space,
+                seed=self.seed,
+                n_trees=10,
+                ratio_features=1.0,
+                min_samples_split=2,
+                min_samples_leaf=1,
+                max_leaf_nodes=self.LEAVES,
+            ),
+            acquisition_function=self.smac.acquisition.function.EI(),
             runhistory_encoder=self.smac.runhistory.encoder.RunHistoryEncoder(scenario),
             config_selector=kind.get_config_selector(scenario, retrain_after=1),
             logging_level=False,
