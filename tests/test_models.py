@@ -292,21 +292,21 @@ def labelled(X, labels, **options):
     return model.constraints[0]
 
 
-@pytest.mark.parametrize("one_class", [True, False])
-def test_a_search_sees_length_scales_limited_by_the_spacing_of_the_labels(one_class, rng):
+@pytest.mark.parametrize(("classes", "share"), [("both", 0.5), ("feasible", 0.5), ("failed", 0.25)])
+def test_a_search_sees_length_scales_limited_by_the_spacing_of_the_labels(classes, share, rng):
     X = rng.uniform(-1, 1, (40, 2))
-    labels = np.ones(40) if one_class else np.where(X[:, 0] < 0, -1.0, 1.0)
+    labels = {"both": np.where(X[:, 0] < 0, -1.0, 1.0), "feasible": -np.ones(40), "failed": np.ones(40)}[classes]
     limited, free = labelled(X, labels), labelled(X, labels, lengthscale_limit=np.inf)
     # The unit square has 40 cells of area 1/40; a length scale is at most half of a cell's diagonal.
-    half_diagonal = 0.5 * np.sqrt(2.0 / 40.0)
-    assert (free.exploring().posterior.kernel.lengthscales > 1.5 * half_diagonal).all()
-    np.testing.assert_allclose(limited.exploring().posterior.kernel.lengthscales, half_diagonal)
+    longest = share * np.sqrt(2.0 / 40.0)
+    assert (free.exploring().posterior.kernel.lengthscales > 1.5 * longest).all()
+    np.testing.assert_allclose(limited.exploring().posterior.kernel.lengthscales, longest)
     # What is recommended rests on what was learned, unless equal labels could teach nothing.
     learned = limited.posterior.kernel.lengthscales
-    np.testing.assert_allclose(learned, half_diagonal if one_class else free.posterior.kernel.lengthscales)
+    np.testing.assert_allclose(learned, free.posterior.kernel.lengthscales if classes == "both" else longest)
     # Further labels of the same points do not bring the others closer.
     again = labelled(np.vstack([X, X]), np.concatenate([labels, labels]))
-    np.testing.assert_allclose(again.exploring().posterior.kernel.lengthscales, half_diagonal)
+    np.testing.assert_allclose(again.exploring().posterior.kernel.lengthscales, longest)
 
 
 @pytest.mark.parametrize(

@@ -227,9 +227,14 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         value, gradient = self._weighed(x, *self._scores(x, True))
         return value[:, None], gradient
 
+    @property
+    def visits_border(self) -> bool:
+        """Whether this suggestion is made without the weight of the border."""
+        return False
+
     def _weighed(self, X: Array, score: Array, gradient: Any) -> tuple[Array, Any]:
         """Score (n,) and gradient (n, d) with the weight of the border."""
-        if not self.border:
+        if not self.border or self.visits_border:
             return score, gradient
         lower, width = spaces.box(self.space)
         continuous = spaces.continuous_columns(self.space)

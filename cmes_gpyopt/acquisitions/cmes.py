@@ -30,6 +30,9 @@ Array = npt.NDArray[np.float64]
 # nothing about where to go.
 NEGLIGIBLE = 1e-30
 
+# While nothing feasible is known, one suggestion in this many may be on the border.
+BORDER_TURN = 3
+
 # The product table of outcomes has 2**J rows.
 MAX_BINARY = 8
 
@@ -100,7 +103,8 @@ class ConstrainedMES(ConstrainedAcquisition):
 
     While nothing feasible and no objective value has been seen, y* is known from the prior alone and the acquisition is the
     probability of feasibility, except with ``preset="paper"``: the information grows without bound as that probability
-    tends to one, which it does first in the corners. ``score`` is the information all the same.
+    tends to one, which it does first in the corners. Every third of these suggestions is made without the weight of the
+    border. ``score`` is the information all the same.
     """
 
     believes_pending = False  # each draw of y* brings its own values at the pending points
@@ -209,6 +213,15 @@ class ConstrainedMES(ConstrainedAcquisition):
         data = self.model.data
         nothing = data is None or (not data.feasible.any() and bool(np.isnan(data.Y).all()))
         return bool(self.model.constraints) and self.preset != "paper" and nothing
+
+    @property
+    def visits_border(self) -> bool:
+        """Every third time while nothing feasible is known: where a set that is feasible touches the border, it is there.
+
+        With the weight of the border the corners would never be tried, without it nothing else for a long time.
+        """
+        made = len(self.model.data.X) + len(self.pending)
+        return self.seeks_feasible and made % BORDER_TURN == BORDER_TURN - 1
 
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Maximise the information; where none is in sight, the probability of feasibility."""

@@ -382,9 +382,10 @@ class BinaryConstraint(LatentGP):
         diagonal of the cell that each of N labelled points has to itself: a smaller feasible island may have been missed,
         and a longer length scale would rule it out. Length scales that shrink as data accumulate keep a search with
         learned hyperparameters from ending in the wrong place (Berkenkamp, Schoellig and Krause 2019, No-regret
-        Bayesian optimization with unknown hyperparameters). Recommendations and probabilities of feasibility have the
-        learned length scales, unless all labels are equal, whose marginal likelihood grows with the length scale. inf is
-        no limit.
+        Bayesian optimization with unknown hyperparameters). Half of it while every label is a failure: then the distance
+        to the nearest one matters, not how many surround a point. Recommendations and probabilities of feasibility have
+        the learned length scales, unless all labels are equal, whose marginal likelihood grows with the length scale. inf
+        is no limit.
     relearn : float
         Hyperparameters are learned anew when the number of labels has grown by this share, and kept in between; from
         one label to the next they hardly change, and learning them is most of a fit. 0 learns them for every label.
@@ -439,10 +440,15 @@ class BinaryConstraint(LatentGP):
         theta, known = self._hyperparameters(U[:used], values[:used])
         start = np.full(count, MIN_PRECISION), np.zeros(count)
         start[0][:used], start[1][:used] = known.tau, known.nu
-        kernel = _limited_kernel(theta, U, limit)
+        kernel = _limited_kernel(theta, U, self._tightened(limit, values))
         K = kernel(U, U)
         sites = propagate(K, values, self.link, start, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
         return LatentPosterior(kernel, U, sites.weights(K), sites.half, sites.nu / sites.tau, 1.0 / np.sqrt(sites.tau))
+
+    @staticmethod
+    def _tightened(limit: float, labels: Array) -> float:
+        """The limit of length scales, half of it where all labels are failures."""
+        return 0.5 * limit if (labels > 0).all() else limit
 
     def _hyperparameters(self, U: Array, values: Array) -> tuple[Array, Sites]:
         """What is learned from labels (n,) at U (n, d), and sites to start from; remembered for the last labels."""
@@ -459,7 +465,7 @@ class BinaryConstraint(LatentGP):
             # Expectation propagation makes every step dear: one search, from the most promising start.
             theta = self._fitted(make, U, values, starts, 1)
             # Close to those of the search for new points, which asks for them most often.
-            kernel = _limited_kernel(theta, U, self.lengthscale_limit)
+            kernel = _limited_kernel(theta, U, self._tightened(self.lengthscale_limit, values))
             self._learned = U, values, theta, evidence.sites(kernel(U, U), FINAL_TOLERANCE)
         return self._learned[2:]
 
