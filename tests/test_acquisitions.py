@@ -170,30 +170,6 @@ def test_while_nothing_feasible_is_known_every_third_suggestion_may_be_on_the_bo
     data = acquisition.model.data
     acquisition.model.set_data(data.X, np.where(np.arange(8) == 0, 1.0, np.nan), np.where(np.arange(8) == 0, -1.0, 1.0))
     assert not acquisition.visits_border
-    points = [nothing_feasible(count, explore_every=0).optimize()[0] for count in range(6, 9)]
-    assert min(map(distance_to_border, points)) > 0.01
-
-
-@pytest.mark.parametrize(("every", "wider"), [(3, [2, 5]), (2, [1, 3, 5]), (0, [])])
-def test_suggestions_that_look_wider_see_short_length_scales_of_the_objective(every, wider):
-    rng = np.random.default_rng(1)
-    X = rng.uniform(-2, 3, (12, 2))
-    acquisition = ConstrainedMES.for_domain(cube(2), grid_size=200, explore_every=every)
-    short = []
-    for count in range(6, 12):
-        acquisition.model.set_data(X[:count], X[:count].sum(axis=1), -np.ones((count, 1)))
-        acquisition.update()
-        learned, seen = (f.posterior.kernel.lengthscales for f in (acquisition.model.objective, acquisition.objective))
-        # A sum of two variables has long length scales; half the diagonal of one of n cells is shorter.
-        assert (learned > 0.5 * np.sqrt(2 / count)).all()
-        np.testing.assert_allclose(seen, 0.5 * np.sqrt(2 / count) if (seen < learned).any() else learned)
-        short.append(bool((seen < learned).any()))
-    assert [i for i, yes in enumerate(short) if yes] == wider
-    # What is reported is what was learned, and a gradient is that of the objective that is searched.
-    np.testing.assert_allclose(acquisition.model.predict(X[:11])[0][:, 0], X[:11].sum(axis=1), atol=1e-2)
-    error, control = gradient_errors(acquisition, 2, rng)
-    assert error < 1e-5
-    assert control > 1e-3
 
 
 @pytest.mark.parametrize("make", [nothing_feasible, no_data, never_both, not_yet_feasible])

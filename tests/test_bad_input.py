@@ -72,7 +72,6 @@ CALLS = [
     ),
     (lambda: build(acquisition_options={"confidence": 2}), r"confidence must lie strictly between 0 and 1, got 2"),
     (lambda: build(acquisition_options={"grid_size": 0}), r"grid_size must be a positive integer, got 0"),
-    (lambda: build(acquisition_options={"explore_every": -1}), r"explore_every must be a non-negative integer, got -1"),
     (lambda: build(seed="one"), r"seed must be a non-negative integer, got 'one'"),
     (
         lambda: build(acquisition=ConstrainedMES.for_domain(GOOD), feedback="real"),
