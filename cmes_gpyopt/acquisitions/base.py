@@ -181,17 +181,13 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             raise CMESError("the model has no data yet; call model.set_data or model.updateModel first")
         state = (self.model.data, self.pending)
         if self._prepared_for is None or any(a is not b for a, b in zip(self._prepared_for, state, strict=True)):
-            self.objective = self._searched_objective()
+            self.objective = self.model.objective
             self.constraints = [constraint.exploring() for constraint in self.model.constraints]
             if len(self.pending) and self.believes_pending:
                 self.objective = self.objective.conditioned(self.pending)
                 self.constraints = [self._believed(constraint) for constraint in self.constraints]
             self._prepare()
             self._prepared_for = state
-
-    def _searched_objective(self) -> Regression:
-        """The objective as this suggestion sees it."""
-        return self.model.objective  # type: ignore[no-any-return]
 
     def _believed(self, constraint: Constraint) -> Constraint:
         """The constraint given its expected values at the pending points.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from .._gpyopt import Design_space
 from ..checks import number, one_of, whole_number
 from ..errors import CMESError
-from ..models import ConstrainedModel, Constraint, Regression
+from ..models import ConstrainedModel, Constraint
 from ..optima import Optima, candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from ..search import AcquisitionSearch
 from .base import GRID_STREAM, OPTIMA_STREAM, UNSAFE, ConstrainedAcquisition
@@ -30,6 +30,9 @@ Array = npt.NDArray[np.float64]
 # nothing about where to go.
 NEGLIGIBLE = 1e-30
 
+# While nothing feasible is known, one suggestion in this many may be on the border.
+BORDER_TURN = 3
+
 # The product table of outcomes has 2**J rows.
 MAX_BINARY = 8
 
@@ -40,7 +43,6 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "table": "exact",
         "ystar_cap": 3e-3,
         "border": 0.1,
-        "explore_every": 3,
     },
     "paper": {
         "confidence": 0.9,
@@ -48,7 +50,6 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "table": "laplace",
         "ystar_cap": -np.inf,
         "border": 0.0,
-        "explore_every": 0,
     },
 }
 
@@ -89,13 +90,9 @@ class ConstrainedMES(ConstrainedAcquisition):
     border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
-    explore_every : int, default 3
-        Every so many suggestions, one looks wider, for what the data cannot rule out: it sees the objective with length
-        scales of at most half the spacing of its values, between which a valley may have been missed, and while nothing
-        feasible is known it has no weight of the border, where the feasible set may be. 0 is never.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
-        laplace table, no cap, no weight of the border and no suggestion that looks wider.
+        laplace table, no cap and no weight of the border.
     seed : int
         See :class:`ConstrainedAcquisition`.
 
@@ -106,7 +103,8 @@ class ConstrainedMES(ConstrainedAcquisition):
 
     While nothing feasible and no objective value has been seen, y* is known from the prior alone and the acquisition is the
     probability of feasibility, except with ``preset="paper"``: the information grows without bound as that probability
-    tends to one, which it does first in the corners. ``score`` is the information all the same.
+    tends to one, which it does first in the corners. Every third of these suggestions is made without the weight of the
+    border. ``score`` is the information all the same.
     """
 
     believes_pending = False  # each draw of y* brings its own values at the pending points
@@ -129,7 +127,6 @@ class ConstrainedMES(ConstrainedAcquisition):
         ystar_cap: float | None = None,
         ystar_tolerance: float = 1e-3,
         border: float | None = None,
-        explore_every: int | None = None,
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -139,8 +136,6 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.preset = preset
         self.confidence = number("confidence", defaults["confidence"] if confidence is None else confidence)
         self.ystar_cap = number("ystar_cap", defaults["ystar_cap"] if ystar_cap is None else ystar_cap)
-        explore_every = defaults["explore_every"] if explore_every is None else explore_every
-        self.explore_every = whole_number("explore_every", explore_every, 0)
         self.estimator = one_of("estimator", estimator or defaults["estimator"], ("entropy", "mixture", "kl"))
         self.table = one_of("table", table or defaults["table"], ("exact", "laplace"))
         self.objective_observed = one_of("objective_observed", objective_observed, ("feasible", "always"))
@@ -183,7 +178,7 @@ class ConstrainedMES(ConstrainedAcquisition):
             "pathwise": pathwise_optima,
         }
         draws = samplers[self.sampler](
-            self.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
+            model.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
         )
         self.y_star, self._best_in_flight = draws.y_star, np.inf
         self._likeliest = self.constraints
@@ -193,7 +188,7 @@ class ConstrainedMES(ConstrainedAcquisition):
             values = np.where(np.all(holds, axis=0), draws.objective, np.inf) if holds else draws.objective
             self._best_in_flight = values.min(axis=1)
             # Each draw of y* is scored under what the same draw says of the points in flight.
-            self.objective = self.objective.conditioned(self.pending, draws.objective)
+            self.objective = model.objective.conditioned(self.pending, draws.objective)
             self.constraints = [
                 c.conditioned(self.pending, v) for c, v in zip(self.constraints, draws.constraints, strict=True)
             ]
@@ -220,19 +215,13 @@ class ConstrainedMES(ConstrainedAcquisition):
         return bool(self.model.constraints) and self.preset != "paper" and nothing
 
     @property
-    def looks_wider(self) -> bool:
-        """Whether this suggestion is one of those that ``explore_every`` is about."""
-        made = len(self.model.data.X) + len(self.pending)
-        return self.explore_every > 0 and made % self.explore_every == self.explore_every - 1
-
-    @property
     def visits_border(self) -> bool:
-        """While nothing feasible is known, suggestions that look wider have no weight of the border."""
-        return self.seeks_feasible and self.looks_wider
+        """Every third time while nothing feasible is known: where a set that is feasible touches the border, it is there.
 
-    def _searched_objective(self) -> Regression:
-        objective: Regression = self.model.objective
-        return objective.shortened() if self.looks_wider else objective
+        With the weight of the border the corners would never be tried, without it nothing else for a long time.
+        """
+        made = len(self.model.data.X) + len(self.pending)
+        return self.seeks_feasible and made % BORDER_TURN == BORDER_TURN - 1
 
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Maximise the information; where none is in sight, the probability of feasibility."""

@@ -238,8 +238,9 @@ def _kernel(theta: Array, dimension: int) -> Matern52:
     return Matern52(float(np.exp(theta[0])), np.exp(theta[1 : 1 + dimension]))
 
 
-def _no_longer(learned: Matern52, U: Array, limit: float) -> Matern52:
+def _limited_kernel(theta: Array, U: Array, limit: float) -> Matern52:
     """The learned kernel with length scales of at most ``limit`` times the spacing of the different points of U (n, d)."""
+    learned = _kernel(theta, U.shape[1])
     longest = limit * spacing(len(np.unique(U, axis=0)), U.shape[1])
     return Matern52(learned.variance, np.minimum(learned.lengthscales, longest))
 
@@ -310,24 +311,6 @@ class Regression(LatentGP):
             theta = self._fitted(make, U, values, starts, len(starts))
         self._noise = float(np.exp(theta[-1]))
         return posterior_from_values(_kernel(theta, dimension), U, values, self._noise + GPY_JITTER)
-
-    def shortened(self) -> "Regression":
-        """The same function with length scales of at most half the spacing of its data.
-
-        Few values let a length scale be learned that rules out any valley between them; see
-        :class:`BinaryConstraint`, ``lengthscale_limit``.
-        """
-        if self._data is None or len(self._data[1]) == 0:
-            return self
-        if self._exploring is None:
-            U, values = self._data
-            kernel = _no_longer(self.posterior.kernel, U, 0.5)
-            clone = copy.copy(self)
-            clone._gp = None
-            clone._posterior = posterior_from_values(kernel, U, values, self._noise + GPY_JITTER)
-            self._exploring = clone
-        found: Regression = self._exploring
-        return found
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
         kernel = _gpy_kernel(self.posterior.kernel, OUTPUT_VARIANCE_PRIOR)
@@ -457,7 +440,7 @@ class BinaryConstraint(LatentGP):
         theta, known = self._hyperparameters(U[:used], values[:used])
         start = np.full(count, MIN_PRECISION), np.zeros(count)
         start[0][:used], start[1][:used] = known.tau, known.nu
-        kernel = _no_longer(_kernel(theta, dimension), U, self._tightened(limit, values))
+        kernel = _limited_kernel(theta, U, self._tightened(limit, values))
         K = kernel(U, U)
         sites = propagate(K, values, self.link, start, tolerance=FINAL_TOLERANCE, max_sweeps=MAX_SWEEPS)
         return LatentPosterior(kernel, U, sites.weights(K), sites.half, sites.nu / sites.tau, 1.0 / np.sqrt(sites.tau))
@@ -482,7 +465,7 @@ class BinaryConstraint(LatentGP):
             # Expectation propagation makes every step dear: one search, from the most promising start.
             theta = self._fitted(make, U, values, starts, 1)
             # Close to those of the search for new points, which asks for them most often.
-            kernel = _no_longer(_kernel(theta, U.shape[1]), U, self._tightened(self.lengthscale_limit, values))
+            kernel = _limited_kernel(theta, U, self._tightened(self.lengthscale_limit, values))
             self._learned = U, values, theta, evidence.sites(kernel(U, U), FINAL_TOLERANCE)
         return self._learned[2:]
 
