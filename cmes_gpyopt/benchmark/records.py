@@ -48,7 +48,7 @@ class Run:
     boundary: npt.NDArray[np.bool_]
     """(evaluations,), suggestions on the edge of the box"""
     seconds: Array
-    """(evaluations,), time for each suggestion"""
+    """(evaluations,), processor time for each suggestion"""
     version: str
     settings: str
     """options of the method, or the version of the peer, as JSON"""
