@@ -30,7 +30,7 @@ Array = npt.NDArray[np.float64]
 # nothing about where to go.
 NEGLIGIBLE = 1e-30
 
-# While nothing feasible is known, one suggestion in this many may be on the border.
+# While nothing feasible is known, one suggestion in this many may be on the border: after five points, the third.
 BORDER_TURN = 3
 
 # The product table of outcomes has 2**J rows.
@@ -221,7 +221,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         With the weight of the border the corners would never be tried, without it nothing else for a long time.
         """
         made = len(self.model.data.X) + len(self.pending)
-        return self.seeks_feasible and made % BORDER_TURN == BORDER_TURN - 1
+        return self.seeks_feasible and made % BORDER_TURN == 1
 
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Maximise the information; where none is in sight, the probability of feasibility."""
