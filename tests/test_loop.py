@@ -469,7 +469,9 @@ def test_a_run_survives_being_killed_at_fifty_random_moments(tmp_path):
     context = multiprocessing.get_context("fork")
     database, budget = tmp_path / "run.db", 2000
     seen = {}
-    for _ in range(50):
+    for kills in range(500):
+        if kills >= 50 and len(seen) > 20:  # on a busy machine fewer evaluations end between two kills
+            break
         ready = context.Event()
         child = context.Process(target=killed_run, args=(database, budget, ready))
         child.start()
@@ -484,7 +486,7 @@ def test_a_run_survives_being_killed_at_fifty_random_moments(tmp_path):
             assert repr(seen.setdefault(id, y)) == repr(y)
         assert set(seen) == set(table["id"][done].tolist())
         assert (~done).sum() <= 2
-    assert len(seen) > 20  # on a busy machine too
+    assert len(seen) > 20
     total = len(seen) + 30
     last = context.Process(target=killed_run, args=(database, total - 5, context.Event()))
     last.start()
