@@ -43,6 +43,7 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "table": "exact",
         "ystar_cap": 3e-3,
         "border": 0.1,
+        "hyperparameters": "drawn",
     },
     "paper": {
         "confidence": 0.9,
@@ -50,6 +51,7 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "table": "laplace",
         "ystar_cap": -np.inf,
         "border": 0.0,
+        "hyperparameters": "learned",
     },
 }
 
@@ -90,9 +92,12 @@ class ConstrainedMES(ConstrainedAcquisition):
     border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
+    hyperparameters : {"drawn", "learned"}, default "drawn"
+        Those of the objective and of real constraints in a search: drawn from their posterior for every suggestion, or
+        the likeliest. Recommendations always have the likeliest.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
-        laplace table, no cap and no weight of the border.
+        laplace table, no cap, no weight of the border and learned hyperparameters.
     seed : int
         See :class:`ConstrainedAcquisition`.
 
@@ -127,6 +132,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         ystar_cap: float | None = None,
         ystar_tolerance: float = 1e-3,
         border: float | None = None,
+        hyperparameters: str | None = None,
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -139,6 +145,10 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.estimator = one_of("estimator", estimator or defaults["estimator"], ("entropy", "mixture", "kl"))
         self.table = one_of("table", table or defaults["table"], ("exact", "laplace"))
         self.objective_observed = one_of("objective_observed", objective_observed, ("feasible", "always"))
+        self.hyperparameters = one_of(
+            "hyperparameters", hyperparameters or defaults["hyperparameters"], ("drawn", "learned")
+        )
+        self.draws_hyperparameters = self.hyperparameters == "drawn"
         self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = whole_number("num_samples", num_samples, 1)
         self.grid_size = whole_number("grid_size", grid_size, 1)
@@ -164,7 +174,7 @@ class ConstrainedMES(ConstrainedAcquisition):
             )
         self.y_star: Array = np.empty(0)
         self._screening = False
-        self._best_in_flight: Array | float = np.inf
+        self._best, self._best_in_flight = np.inf, np.asarray(np.inf)
         self._likeliest: list[Constraint] = []
 
     def _prepare(self) -> None:
@@ -178,9 +188,11 @@ class ConstrainedMES(ConstrainedAcquisition):
             "pathwise": pathwise_optima,
         }
         draws = samplers[self.sampler](
-            model.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
+            self.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
         )
-        self.y_star, self._best_in_flight = draws.y_star, np.inf
+        feasible = model.data.X[model.data.feasible]
+        self._best = float(self.objective.moments(feasible).mean.min()) if len(feasible) else np.inf
+        self.y_star, self._best_in_flight = draws.y_star, np.asarray(np.inf)
         self._likeliest = self.constraints
         if len(self.pending):
             self._likeliest = [self._believed(c) for c in self.constraints]
@@ -188,7 +200,7 @@ class ConstrainedMES(ConstrainedAcquisition):
             values = np.where(np.all(holds, axis=0), draws.objective, np.inf) if holds else draws.objective
             self._best_in_flight = values.min(axis=1)
             # Each draw of y* is scored under what the same draw says of the points in flight.
-            self.objective = model.objective.conditioned(self.pending, draws.objective)
+            self.objective = self.objective.conditioned(self.pending, draws.objective)
             self.constraints = [
                 c.conditioned(self.pending, v) for c, v in zip(self.constraints, draws.constraints, strict=True)
             ]
@@ -204,7 +216,7 @@ class ConstrainedMES(ConstrainedAcquisition):
 
         They are capped below the best feasible value, counting what the same draw says of the points in flight.
         """
-        best = np.minimum(self.model.standardised_fmin(), self._best_in_flight)
+        best = np.minimum(self._best, self._best_in_flight)
         return np.asarray(np.minimum(self.y_star, best - self.ystar_cap))
 
     @property
