@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import spaces
 from .._gpyopt import Design_space
 from ..checks import number, one_of, whole_number
 from ..errors import CMESError
@@ -43,7 +44,7 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "table": "exact",
         "ystar_cap": 3e-3,
         "border": 0.1,
-        "hyperparameters": "drawn",
+        "hyperparameters": "learned",
     },
     "paper": {
         "confidence": 0.9,
@@ -92,7 +93,7 @@ class ConstrainedMES(ConstrainedAcquisition):
     border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
-    hyperparameters : {"drawn", "learned"}, default "drawn"
+    hyperparameters : {"drawn", "learned"}, default "learned"
         Those of the objective and of real constraints in a search: drawn from their posterior for every suggestion, or
         the likeliest. Recommendations always have the likeliest.
     preset : {None, "paper"}
@@ -133,6 +134,9 @@ class ConstrainedMES(ConstrainedAcquisition):
         ystar_tolerance: float = 1e-3,
         border: float | None = None,
         hyperparameters: str | None = None,
+        local_points: bool = False,
+        separation: float = 0.0,
+        lengthscale_prior: str = "gamma",
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -149,6 +153,12 @@ class ConstrainedMES(ConstrainedAcquisition):
             "hyperparameters", hyperparameters or defaults["hyperparameters"], ("drawn", "learned")
         )
         self.draws_hyperparameters = self.hyperparameters == "drawn"
+        # Options of an ablation.
+        self.local_points = local_points
+        self.separation = self.optimizer.separation = separation
+        self.lengthscale_prior = lengthscale_prior
+        for latent in (model.objective, *model.constraints):
+            latent.lengthscale_prior = lengthscale_prior
         self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = whole_number("num_samples", num_samples, 1)
         self.grid_size = whole_number("grid_size", grid_size, 1)
@@ -182,6 +192,10 @@ class ConstrainedMES(ConstrainedAcquisition):
         size = max(int(self.effort * self.grid_size), 1)
         grid = candidate_grid(self.space, size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM))
         rng = self.generator(OPTIMA_STREAM)
+        if self.local_points and model.data.feasible.any():
+            best = model.data.X[model.data.feasible][np.argsort(model.data.Y[model.data.feasible])[:3]]
+            cloud = spaces.distinct(spaces.clouds(self.space, best, self.generator(17)))
+            grid = np.vstack([grid, cloud[~spaces.is_row_of(cloud, grid)]])
         samplers: dict[str, Callable[..., Optima]] = {
             "joint": partial(joint_optima, tolerance=self.ystar_tolerance),
             "marginal": marginal_optima,

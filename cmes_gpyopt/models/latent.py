@@ -108,6 +108,9 @@ class LatentGP:
 
     name: str
 
+    lengthscale_prior: str = "gamma"
+    """"gamma", "scaled" with the root of the dimension, or "none": options of an ablation."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self._gp: Any = None
@@ -209,6 +212,11 @@ class LatentGP:
         clone = copy.copy(self)
         clone._gp = clone._posterior = clone._exploring = clone._data = clone._last_good = None
         return clone
+
+    def _gamma(self, dimension: int) -> tuple[float, float]:
+        shape, rate = LENGTHSCALE_PRIOR
+        known = {"gamma": (shape, rate), "scaled": (shape, rate / dimension**0.5), "none": (0.0, 0.0)}
+        return known[self.lengthscale_prior]
 
     def _to_unit(self, X: Array) -> Array:
         return np.asarray((X - self._lower) / self._width)
@@ -324,9 +332,10 @@ class Regression(LatentGP):
             ell = cautious_lengthscale(count, dimension)
             theta = np.log([OUTPUT_VARIANCE_PRIOR[0], *[ell] * dimension, NOISE_PRIOR[0]])
         else:
+            prior = REGRESSION_PRIOR._replace(lengthscale=self._gamma(dimension))
 
             def make(U: Array, values: Array) -> Objective:
-                return objective(U, gaussian_evidence(values), REGRESSION_PRIOR, GPY_JITTER)
+                return objective(U, gaussian_evidence(values), prior, GPY_JITTER)
 
             theta = self._fitted(make, U, values, starts, len(starts))
         return self._with_hyperparameters(theta, U, values)
@@ -496,7 +505,7 @@ class BinaryConstraint(LatentGP):
         """What is learned from labels (n,) at U (n, d), and sites to start from; remembered for the last labels."""
         if self._learned is None or not all(map(np.array_equal, self._learned[:2], (U, values))):
             starts = [np.log([self.variance_prior[0], *[ell] * U.shape[1]]) for ell in CLASSIFIER_STARTS]
-            prior = Prior(self.variance_prior, LENGTHSCALE_PRIOR)
+            prior = Prior(self.variance_prior, self._gamma(U.shape[1]))
             evidence = LabelEvidence(values, self.link, FIT_TOLERANCE, MAX_SWEEPS)
 
             def make(points: Array, labels: Array) -> Objective:
