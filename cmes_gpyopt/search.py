@@ -162,8 +162,6 @@ class AcquisitionSearch:
         self.num_candidates = num_candidates
         self.num_starts = num_starts
         self.context_manager = ContextManager(space)
-        self.separation = 0.0
-        """Share of the width of the box that keeps points apart: an option of an ablation."""
 
     def optimize(
         self,
@@ -247,16 +245,13 @@ class AcquisitionSearch:
         points, _ = minimise_from(flat, second, lower, upper, movable=continuous, **THOROUGH)
         return np.vstack([rounded, points]), None
 
-    def _distances(self, known: Array, point: Array) -> Array:
-        return np.asarray(np.abs((known - point) / spaces.box(self.space)[1]).max(axis=1))
-
     def _best(
         self, candidates: Array, values: Array, duplicate_manager: Any, avoid: Array | None
     ) -> tuple[Array, Array]:
         allowed = spaces.inside(self.space, candidates)
         for index in np.argsort(values, kind="stable"):
             point = candidates[index : index + 1]
-            known = avoid is not None and (self._distances(avoid, point) <= self.separation).any()
+            known = avoid is not None and (avoid == point).all(axis=1).any()
             if allowed[index] and not (
                 known or (duplicate_manager and duplicate_manager.is_unzipped_x_duplicate(point))
             ):

@@ -209,27 +209,10 @@ def test_the_tolerance_of_the_draws_reaches_the_sampler():
     constraints = [c.exploring() for c in exact.model.constraints]
     grid = candidate_grid(exact.space, 200, exact.model.data.X, exact.generator(GRID_STREAM))
     every = joint_optima(
-        exact.objective, constraints, exact.thresholds, grid, 10, exact.generator(OPTIMA_STREAM), tolerance=0.0
+        exact.model.objective, constraints, exact.thresholds, grid, 10, exact.generator(OPTIMA_STREAM), tolerance=0.0
     )
     np.testing.assert_array_equal(exact.y_star, every.y_star)
     assert not np.array_equal(exact.y_star, screened.y_star)
-
-
-def test_hyperparameters_are_drawn_once_for_every_suggestion_or_never():
-    drawn, learned, paper = fitted(), fitted(hyperparameters="learned"), fitted(preset="paper")
-    for acquisition in (drawn, learned, paper):
-        acquisition.update()
-    assert learned.objective is learned.model.objective
-    assert paper.objective is paper.model.objective
-    kernel = drawn.objective.posterior.kernel
-    assert (kernel.lengthscales != drawn.model.objective.posterior.kernel.lengthscales).all()
-    drawn.update()
-    assert drawn.objective.posterior.kernel is kernel
-    other = fitted(seed=1)
-    other.update()
-    assert (other.objective.posterior.kernel.lengthscales != kernel.lengthscales).all()
-    with pytest.raises(CMESError, match="hyperparameters must be one of 'drawn', 'learned'"):
-        fitted(hyperparameters="fixed")
 
 
 def test_the_cap_keeps_the_optimum_below_the_best_feasible_value():
@@ -237,8 +220,7 @@ def test_the_cap_keeps_the_optimum_below_the_best_feasible_value():
     for acquisition in (capped, free):
         acquisition.update()
     np.testing.assert_array_equal(capped.y_star, free.y_star)
-    data = capped.model.data
-    best = capped.objective.moments(data.X[data.feasible]).mean.min()
+    best = capped.model.standardised_fmin()
     assert capped.scored_optima.max() <= best - 3e-3
     np.testing.assert_array_equal(free.scored_optima, free.y_star)
     assert np.isposinf(capped.y_star).any() or capped.y_star.max() > best - 3e-3
@@ -391,13 +373,13 @@ def test_gradients_agree_while_points_are_in_flight(options, rng):
 
 def test_each_draw_is_scored_under_its_own_values_at_the_points_in_flight(rng):
     """Against the same score computed draw by draw from posteriors that were conditioned one at a time."""
-    acquisition = fitted(feedback=TWO, estimator="kl", hyperparameters="learned")
+    acquisition = fitted(feedback=TWO, estimator="kl")
     acquisition.set_pending(PENDING)
     acquisition.update()
     X = rng.uniform(-2, 3, (12, 2))
     total = np.zeros(12)
     for k in range(10):
-        one = fitted(feedback=TWO, estimator="kl", hyperparameters="learned")
+        one = fitted(feedback=TWO, estimator="kl")
         one.update()
         one.y_star = acquisition.scored_optima[[k]]
         latents = (acquisition.objective, *acquisition.constraints)

@@ -13,15 +13,7 @@ from cmes_gpyopt._gpyopt import Design_space, GPy
 from cmes_gpyopt.models import latent as latent_module
 from cmes_gpyopt.models import posterior as posterior_module
 from cmes_gpyopt.models.ep import LogisticBernoulli, ParallelEP, logistic_moments, probit_moments, propagate
-from cmes_gpyopt.models.fit import (
-    LabelEvidence,
-    Prior,
-    draw,
-    gaussian_density,
-    gaussian_evidence,
-    objective,
-    theta_bounds,
-)
+from cmes_gpyopt.models.fit import LabelEvidence, Prior, gaussian_evidence, objective
 from cmes_gpyopt.models.latent import Regression
 from cmes_gpyopt.models.posterior import Matern52, jittered_cholesky
 from cmes_gpyopt.problems import TOY
@@ -426,90 +418,6 @@ def test_the_evidence_that_is_maximised_is_gpys_with_its_gradient(rng, kind):
     assert relative_error(1.01 * gradient, numerical) > 1e-3
 
 
-def test_the_density_that_hyperparameters_are_drawn_from_is_the_one_that_is_maximised(rng):
-    U, values = rng.random((12, 2)), rng.standard_normal(12)
-    prior = Prior((1.0, 1.0), (3.0, 6.0), (1e-6, 3.0))
-    density, function = gaussian_density(U, values, prior, 1e-8), objective(U, gaussian_evidence(values), prior, 1e-8)
-    for theta in rng.normal(np.log([1.0, 0.4, 0.4, 1e-4]), 0.5, (20, 4)):
-        assert density(theta) == pytest.approx(-function(theta)[0], rel=1e-9)
-    singular = gaussian_density(np.zeros((3, 2)), values[:3], prior, 0.0)
-    assert singular(np.array([10.0, 0.0, 0.0, -40.0])) == -np.inf
-
-
-def test_steps_of_a_draw_leave_a_density_invariant_and_lead_to_it(rng):
-    # Correlated, of different widths, and cut off on one side.
-    mixing = np.array([[0.7, 0.0], [0.5, 0.2]])
-    inverse = np.linalg.inv(mixing @ mixing.T)
-    bounds = np.array([[-0.5, np.inf], [-np.inf, np.inf]])
-    exact = rng.standard_normal((9000, 2)) @ mixing.T
-    exact = exact[exact[:, 0] > -0.5]
-
-    def density(theta):
-        return -0.5 * theta @ inverse @ theta
-
-    starts = exact[:1500]
-    after = np.array([draw(density, start, np.ones(2), bounds, rng, 3) for start in starts])
-    led = np.array([draw(density, np.array([3.0, 2.0]), np.ones(2), bounds, rng, 60) for _ in range(1500)])
-    assert (after != starts).any(axis=1).mean() > 0.99
-    spread = exact.std(axis=0)
-    for drawn in (after, led):
-        assert (drawn[:, 0] > -0.5).all()
-        for moment in (
-            lambda t: t / spread,
-            lambda t: (t / spread) ** 2,
-            lambda t: (t[:, :1] * t[:, 1:]) / spread.prod(),
-        ):
-            error = moment(drawn).mean(axis=0) - moment(exact[1500:]).mean(axis=0)
-            limit = 4 * moment(exact).std(axis=0) * np.sqrt(1 / 1500 + 1 / len(exact[1500:]))
-            assert (np.abs(error) < limit).all()
-    few = np.array([draw(density, np.array([3.0, 2.0]), np.ones(2), bounds, rng, 1) for _ in range(300)])
-    assert few[:, 0].mean() > exact[:, 0].mean() + 0.5  # the test can tell
-
-
-def test_drawn_hyperparameters_have_the_moments_of_their_posterior(rng):
-    U = rng.random((6, 1))
-    values = np.sin(5 * U[:, 0])
-    values = (values - values.mean()) / values.std()
-    density = gaussian_density(U, values, latent_module.REGRESSION_PRIOR, 1e-8)
-    axes = np.linspace(-4, 4, 25), np.linspace(-4, 2, 40), np.linspace(-24, 3, 40)
-    grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
-    weights = np.exp([density(theta) for theta in grid])
-    weights /= weights.sum()
-    mean = weights @ grid
-    std = np.sqrt(weights @ (grid - mean) ** 2)
-    regression = Regression()
-    regression.fit(U, values, np.zeros(1), np.ones(1))
-    learned = np.log(
-        [regression.posterior.kernel.variance, *regression.posterior.kernel.lengthscales, regression.noise]
-    )
-    scale = latent_module.REGRESSION_PRIOR.scale(1)
-    drawn = np.array([draw(density, learned, scale, theta_bounds(1, 3), rng, 60) for _ in range(250)])
-    assert (np.abs(drawn.mean(axis=0) - mean) < 4 * std / np.sqrt(250)).all()
-    np.testing.assert_allclose(drawn.std(axis=0), std, rtol=0.25)
-
-
-def test_a_search_sees_drawn_hyperparameters_where_it_asks_for_them(rng):
-    model = fitted(rng, 25)
-    objective, constraint = model.objective, model.constraints[0]
-    learned = objective.posterior.kernel
-    draws = [objective.exploring(np.random.default_rng(seed)) for seed in (0, 0, 1)]
-    first, again, other = (d.posterior.kernel.lengthscales for d in draws)
-    np.testing.assert_array_equal(first, again)
-    assert (first != other).all()
-    assert (first != learned.lengthscales).all()
-    assert objective.posterior.kernel is learned
-    assert objective.exploring() is objective
-    assert constraint.exploring(rng) is constraint.exploring()
-    # They explain the same values.
-    X, values = objective._data[0] * 2 - 1, objective._data[1]
-    np.testing.assert_allclose(draws[0].moments(X).mean, values, atol=0.05)
-    # Nothing to draw: no values, or values that are all the same.
-    for count in (0, 4):
-        constant = Regression()
-        constant.fit(X[:count], np.ones(count), np.zeros(2), np.ones(2))
-        assert constant.exploring(rng) is constant
-
-
 def test_the_priors_are_what_they_say():
     prior = Prior((30.0, 0.5), (3.0, 6.0), (1e-6, 3.0))
     theta, other = np.log([20.0, 0.2, 0.9, 1e-5]), np.log([35.0, 0.5, 0.4, 1e-7])
@@ -518,8 +426,6 @@ def test_the_priors_are_what_they_say():
         scales = gamma_law(3.0, scale=1 / 6.0).logpdf(np.exp(t[1:3])).sum() + t[1:3].sum()
         return norm(np.log(30.0), 0.5).logpdf(t[0]) + scales + norm(np.log(1e-6), 3.0).logpdf(t[3])
 
-    lengthscales = gamma_law(3.0, scale=1 / 6.0).rvs(100_000, random_state=0)
-    np.testing.assert_allclose(prior.scale(2), [0.5, *[np.log(lengthscales).std()] * 2, 3.0], rtol=0.01)
     difference = prior.log_density(theta, 2)[0] - prior.log_density(other, 2)[0]
     assert difference == pytest.approx(expected(theta) - expected(other))
 

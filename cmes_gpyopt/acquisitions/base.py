@@ -25,7 +25,7 @@ UNSAFE = -1e100
 EFFORT_IN_FLIGHT = 0.25
 
 # Random streams derived from (seed, number of observations, number of pending points, stream).
-GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM, HYPERPARAMETER_STREAM, DECOUPLED_STREAM = range(5)
+GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM, DECOUPLED_STREAM = range(4)
 
 
 class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
@@ -77,7 +77,6 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         self.border = number("border", border)
         if not 0 <= self.border <= 1:
             raise CMESError(f"border must lie between 0, for no weight, and 1, got {border!r}")
-        self.draws_hyperparameters = False
         self._nothing_pending = np.empty((0, space.model_dimensionality))
         self.pending: Array = self._nothing_pending
         self.least_probability = 0.0
@@ -182,9 +181,8 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             raise CMESError("the model has no data yet; call model.set_data or model.updateModel first")
         state = (self.model.data, self.pending)
         if self._prepared_for is None or any(a is not b for a, b in zip(self._prepared_for, state, strict=True)):
-            rng = self.generator(HYPERPARAMETER_STREAM) if self.draws_hyperparameters else None
-            self.objective = self.model.objective.exploring(rng)
-            self.constraints = [constraint.exploring(rng) for constraint in self.model.constraints]
+            self.objective = self.model.objective
+            self.constraints = [constraint.exploring() for constraint in self.model.constraints]
             if len(self.pending) and self.believes_pending:
                 self.objective = self.objective.conditioned(self.pending)
                 self.constraints = [self._believed(constraint) for constraint in self.constraints]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import spaces
 from .._gpyopt import Design_space
 from ..checks import number, one_of, whole_number
 from ..errors import CMESError
@@ -44,7 +43,6 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "table": "exact",
         "ystar_cap": 3e-3,
         "border": 0.1,
-        "hyperparameters": "learned",
     },
     "paper": {
         "confidence": 0.9,
@@ -52,7 +50,6 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "table": "laplace",
         "ystar_cap": -np.inf,
         "border": 0.0,
-        "hyperparameters": "learned",
     },
 }
 
@@ -93,12 +90,9 @@ class ConstrainedMES(ConstrainedAcquisition):
     border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
-    hyperparameters : {"drawn", "learned"}, default "learned"
-        Those of the objective and of real constraints in a search: drawn from their posterior for every suggestion, or
-        the likeliest. Recommendations always have the likeliest.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
-        laplace table, no cap, no weight of the border and learned hyperparameters.
+        laplace table, no cap and no weight of the border.
     seed : int
         See :class:`ConstrainedAcquisition`.
 
@@ -133,10 +127,6 @@ class ConstrainedMES(ConstrainedAcquisition):
         ystar_cap: float | None = None,
         ystar_tolerance: float = 1e-3,
         border: float | None = None,
-        hyperparameters: str | None = None,
-        local_points: bool = False,
-        separation: float = 0.0,
-        lengthscale_prior: str = "gamma",
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -149,16 +139,6 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.estimator = one_of("estimator", estimator or defaults["estimator"], ("entropy", "mixture", "kl"))
         self.table = one_of("table", table or defaults["table"], ("exact", "laplace"))
         self.objective_observed = one_of("objective_observed", objective_observed, ("feasible", "always"))
-        self.hyperparameters = one_of(
-            "hyperparameters", hyperparameters or defaults["hyperparameters"], ("drawn", "learned")
-        )
-        self.draws_hyperparameters = self.hyperparameters == "drawn"
-        # Options of an ablation.
-        self.local_points = local_points
-        self.separation = self.optimizer.separation = separation
-        self.lengthscale_prior = lengthscale_prior
-        for latent in (model.objective, *model.constraints):
-            latent.lengthscale_prior = lengthscale_prior
         self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = whole_number("num_samples", num_samples, 1)
         self.grid_size = whole_number("grid_size", grid_size, 1)
@@ -184,7 +164,7 @@ class ConstrainedMES(ConstrainedAcquisition):
             )
         self.y_star: Array = np.empty(0)
         self._screening = False
-        self._best, self._best_in_flight = np.inf, np.asarray(np.inf)
+        self._best_in_flight: Array | float = np.inf
         self._likeliest: list[Constraint] = []
 
     def _prepare(self) -> None:
@@ -192,21 +172,15 @@ class ConstrainedMES(ConstrainedAcquisition):
         size = max(int(self.effort * self.grid_size), 1)
         grid = candidate_grid(self.space, size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM))
         rng = self.generator(OPTIMA_STREAM)
-        if self.local_points and model.data.feasible.any():
-            best = model.data.X[model.data.feasible][np.argsort(model.data.Y[model.data.feasible])[:3]]
-            cloud = spaces.distinct(spaces.clouds(self.space, best, self.generator(17)))
-            grid = np.vstack([grid, cloud[~spaces.is_row_of(cloud, grid)]])
         samplers: dict[str, Callable[..., Optima]] = {
             "joint": partial(joint_optima, tolerance=self.ystar_tolerance),
             "marginal": marginal_optima,
             "pathwise": pathwise_optima,
         }
         draws = samplers[self.sampler](
-            self.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
+            model.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
         )
-        feasible = model.data.X[model.data.feasible]
-        self._best = float(self.objective.moments(feasible).mean.min()) if len(feasible) else np.inf
-        self.y_star, self._best_in_flight = draws.y_star, np.asarray(np.inf)
+        self.y_star, self._best_in_flight = draws.y_star, np.inf
         self._likeliest = self.constraints
         if len(self.pending):
             self._likeliest = [self._believed(c) for c in self.constraints]
@@ -214,7 +188,7 @@ class ConstrainedMES(ConstrainedAcquisition):
             values = np.where(np.all(holds, axis=0), draws.objective, np.inf) if holds else draws.objective
             self._best_in_flight = values.min(axis=1)
             # Each draw of y* is scored under what the same draw says of the points in flight.
-            self.objective = self.objective.conditioned(self.pending, draws.objective)
+            self.objective = model.objective.conditioned(self.pending, draws.objective)
             self.constraints = [
                 c.conditioned(self.pending, v) for c, v in zip(self.constraints, draws.constraints, strict=True)
             ]
@@ -230,7 +204,7 @@ class ConstrainedMES(ConstrainedAcquisition):
 
         They are capped below the best feasible value, counting what the same draw says of the points in flight.
         """
-        best = np.minimum(self._best, self._best_in_flight)
+        best = np.minimum(self.model.standardised_fmin(), self._best_in_flight)
         return np.asarray(np.minimum(self.y_star, best - self.ystar_cap))
 
     @property

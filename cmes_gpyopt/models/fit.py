@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
 from scipy.optimize import minimize
-from scipy.special import polygamma
 
 from .ep import Sites, propagate
 from .posterior import Matern52
@@ -23,18 +22,12 @@ Evidence = Callable[[Array, float], tuple[float, Array, float]]
 its derivative by the logarithm of the noise variance"""
 Objective = Callable[[Array], tuple[float, Array]]
 """Maps theta to minus its log posterior density, and the gradient"""
-Density = Callable[[Array], float]
-"""Maps theta to its log posterior density"""
 
 # Bounds of the logarithms of length scales, on the unit cube, that keep a line search from wandering off.
 LENGTHSCALE_BOUNDS = (np.log(5e-3), np.log(1e2))
 MAX_STEPS = 100
 # A search ends when a step gains less than this share of the value: no digit of a length scale that matters.
 PRECISION = 1e-5
-# Length of the interval in which a step of a draw is sought, in standard deviations.
-SLICE = 4.0
-# Attempts at a step of a draw before it is left out: each shrinks what remains of a slice, here to rounding.
-MAX_ATTEMPTS = 100
 
 
 class Prior(NamedTuple):
@@ -44,12 +37,6 @@ class Prior(NamedTuple):
     lengthscale: tuple[float, float]
     """shape and rate"""
     noise: tuple[float, float] | None = None
-
-    def scale(self, dimension: int) -> Array:
-        """Standard deviations of theta."""
-        of_lengthscale = float(np.sqrt(polygamma(1, self.lengthscale[0])))
-        noise = () if self.noise is None else (self.noise[1],)
-        return np.array([self.variance[1], *[of_lengthscale] * dimension, *noise])
 
     def log_density(self, theta: Array, dimension: int) -> tuple[float, Array]:
         """Log density of the logarithms theta = (log v, log l_1, ..., log noise), up to a constant, and its gradient."""
@@ -131,11 +118,6 @@ def objective(U: Array, evidence: Evidence, prior: Prior, noise_floor: float) ->
     return function
 
 
-def theta_bounds(dimension: int, size: int) -> Array:
-    """Bounds (size, 2) of theta, within which searches and draws stay."""
-    return np.array([(-12.0, 12.0), *[LENGTHSCALE_BOUNDS] * dimension, *[(-25.0, 3.0)] * (size - 1 - dimension)])
-
-
 def search(function: Objective, starts: Sequence[Array], dimension: int, searches: int) -> Array:
     """The theta with the smallest value that searches from the best ``searches`` of ``starts`` find.
 
@@ -146,7 +128,7 @@ def search(function: Objective, starts: Sequence[Array], dimension: int, searche
     """
     if searches < len(starts):
         starts = sorted(starts, key=lambda start: function(start)[0])[:searches]
-    bounds = theta_bounds(dimension, len(starts[0]))
+    bounds = [(-12.0, 12.0), *[LENGTHSCALE_BOUNDS] * dimension, *[(-25.0, 3.0)] * (len(starts[0]) - 1 - dimension)]
     found = []
     for start in starts:
         try:
@@ -165,53 +147,3 @@ def search(function: Objective, starts: Sequence[Array], dimension: int, searche
     if not found:
         raise np.linalg.LinAlgError("no search for hyperparameters succeeded")
     return np.asarray(min(found, key=lambda pair: pair[0])[1])
-
-
-def gaussian_density(U: Array, values: Array, prior: Prior, noise_floor: float) -> Density:
-    """Log posterior density of theta for values (N,) at U (N, d): minus what is minimised, for a third of the work."""
-    dimension = U.shape[1]
-
-    def density(theta: Array) -> float:
-        K = Matern52(float(np.exp(theta[0])), np.exp(theta[1 : 1 + dimension]))(U, U)
-        K[np.diag_indices_from(K)] += np.exp(theta[-1]) + noise_floor
-        factor, info = lapack.dpotrf(K.T, lower=1, overwrite_a=1)
-        if info:
-            return -np.inf
-        whitened, _ = lapack.dtrtrs(factor, values, lower=1)
-        evidence = -0.5 * float(whitened @ whitened) - float(np.log(factor.diagonal()).sum())
-        return evidence + prior.log_density(theta, dimension)[0]
-
-    return density
-
-
-def draw(density: Density, start: Array, scale: Array, bounds: Array, rng: np.random.Generator, steps: int) -> Array:
-    """Where a Markov chain that leaves the density invariant arrives from ``start`` (P,) after ``steps``.
-
-    Every step is one of slice sampling along a random direction (Neal 2003, Slice sampling, section 4, with an interval
-    that is not stepped out).
-
-    Parameters
-    ----------
-    density : callable
-        Log density.
-    scale : array of shape (P,)
-        Standard deviations that are not too small: what is too long for a step costs a few attempts.
-    bounds : array of shape (P, 2)
-        The density is zero outside.
-    """
-    theta, value = start, density(start)
-    for _ in range(steps):
-        level = value - rng.exponential()
-        direction = scale * rng.standard_normal(theta.size)
-        low = -SLICE * rng.random()
-        high = low + SLICE
-        for _ in range(MAX_ATTEMPTS):
-            share = low + (high - low) * rng.random()
-            trial = theta + share * direction
-            inside = bool(((trial >= bounds[:, 0]) & (trial <= bounds[:, 1])).all())
-            found = density(trial) if inside else -np.inf
-            if found >= level:
-                theta, value = trial, found
-                break
-            low, high = (share, high) if share < 0 else (low, share)
-    return theta

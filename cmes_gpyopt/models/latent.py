@@ -27,17 +27,7 @@ from ..feedback import latent_threshold, log_probability_feasible
 from ..normal import hazard, log_cdf
 from .draws import JointDraws
 from .ep import MIN_PRECISION, LogisticBernoulli, ParallelEP, Sites, propagate
-from .fit import (
-    LabelEvidence,
-    Objective,
-    Prior,
-    draw,
-    gaussian_density,
-    gaussian_evidence,
-    objective,
-    search,
-    theta_bounds,
-)
+from .fit import LabelEvidence, Objective, Prior, gaussian_evidence, objective, search
 from .paths import SamplePaths
 from .posterior import LatentPosterior, Matern52, Moments, posterior_from_values
 
@@ -53,7 +43,6 @@ LENGTHSCALE_MEAN = LENGTHSCALE_PRIOR[0] / LENGTHSCALE_PRIOR[1]
 # near one; the noise prior is centred well below the 3e-3 of the cap on y* and wide enough to learn real noise.
 OUTPUT_VARIANCE_PRIOR = (1.0, 1.0)
 NOISE_PRIOR = (1e-6, 3.0)
-REGRESSION_PRIOR = Prior(OUTPUT_VARIANCE_PRIOR, LENGTHSCALE_PRIOR, NOISE_PRIOR)
 
 # GPy's exact inference adds this to the noise variance; so do we, to have the posterior that was fitted.
 GPY_JITTER = 1e-8
@@ -68,11 +57,8 @@ WEAK_LATENT_VARIANCE_PRIOR = (1.0, 2.0)
 REGRESSION_STARTS = ((0.2, NOISE_PRIOR[0]), (0.6, 1e-2))
 CLASSIFIER_STARTS = (0.15, 0.4, 1.0)
 
-# With more data than this, hyperparameters are first sought on a part of them, and leave little to be drawn.
+# With more data than this, hyperparameters are first sought on a part of them.
 MANY = 150
-
-# Steps of the chain from the learned hyperparameters to drawn ones.
-DRAW_STEPS = 15
 
 # EP tolerances: while hyperparameters move, and for the posterior that is kept.
 FIT_TOLERANCE = 1e-3
@@ -100,16 +86,12 @@ def _log_normal(prior: tuple[float, float]) -> Any:
 
 
 Latent = TypeVar("Latent", bound="LatentGP")
-LatentRegression = TypeVar("LatentRegression", bound="Regression")
 
 
 class LatentGP:
     """State and predictions shared by the objective and the constraints."""
 
     name: str
-
-    lengthscale_prior: str = "gamma"
-    """"gamma", "scaled" with the root of the dimension, or "none": options of an ablation."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -197,14 +179,8 @@ class LatentGP:
         )
         return clone
 
-    def exploring(self: Latent, rng: np.random.Generator | None = None) -> Latent:
-        """The same function as a search for new points should see it: with what the data cannot rule out left open.
-
-        Parameters
-        ----------
-        rng : numpy Generator, optional
-            Source of hyperparameters that are drawn instead of learned, where a function has such.
-        """
+    def exploring(self: Latent) -> Latent:
+        """The same function as a search for new points should see it: with what the data cannot rule out left open."""
         return self
 
     def unfitted(self: Latent) -> Latent:
@@ -212,11 +188,6 @@ class LatentGP:
         clone = copy.copy(self)
         clone._gp = clone._posterior = clone._exploring = clone._data = clone._last_good = None
         return clone
-
-    def _gamma(self, dimension: int) -> tuple[float, float]:
-        shape, rate = LENGTHSCALE_PRIOR
-        known = {"gamma": (shape, rate), "scaled": (shape, rate / dimension**0.5), "none": (0.0, 0.0)}
-        return known[self.lengthscale_prior]
 
     def _to_unit(self, X: Array) -> Array:
         return np.asarray((X - self._lower) / self._width)
@@ -332,36 +303,14 @@ class Regression(LatentGP):
             ell = cautious_lengthscale(count, dimension)
             theta = np.log([OUTPUT_VARIANCE_PRIOR[0], *[ell] * dimension, NOISE_PRIOR[0]])
         else:
-            prior = REGRESSION_PRIOR._replace(lengthscale=self._gamma(dimension))
+            prior = Prior(OUTPUT_VARIANCE_PRIOR, LENGTHSCALE_PRIOR, NOISE_PRIOR)
 
             def make(U: Array, values: Array) -> Objective:
                 return objective(U, gaussian_evidence(values), prior, GPY_JITTER)
 
             theta = self._fitted(make, U, values, starts, len(starts))
-        return self._with_hyperparameters(theta, U, values)
-
-    def _with_hyperparameters(self, theta: Array, U: Array, values: Array) -> LatentPosterior:
         self._noise = float(np.exp(theta[-1]))
-        return posterior_from_values(_kernel(theta, U.shape[1]), U, values, self._noise + GPY_JITTER)
-
-    def exploring(self: LatentRegression, rng: np.random.Generator | None = None) -> LatentRegression:
-        """The same function with hyperparameters drawn from their posterior, if ``rng`` is given.
-
-        Few values leave open how fast a function changes, and the learned length scales are only the likeliest: with
-        them, high values around a valley would be proof that there is none.
-        """
-        if rng is None or self._data is None or not 0 < len(self._data[1]) <= MANY or not self._data[1].any():
-            return self
-        U, values = self._data
-        kernel = self.posterior.kernel
-        learned = np.log([kernel.variance, *kernel.lengthscales, self._noise])
-        density = gaussian_density(U, values, REGRESSION_PRIOR, GPY_JITTER)
-        scale, bounds = REGRESSION_PRIOR.scale(U.shape[1]), theta_bounds(U.shape[1], learned.size)
-        theta = draw(density, learned, scale, bounds, rng, DRAW_STEPS)
-        clone = copy.copy(self)
-        clone._gp = None
-        clone._posterior = clone._with_hyperparameters(theta, U, values)
-        return clone
+        return posterior_from_values(_kernel(theta, dimension), U, values, self._noise + GPY_JITTER)
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
         kernel = _gpy_kernel(self.posterior.kernel, OUTPUT_VARIANCE_PRIOR)
@@ -466,8 +415,8 @@ class BinaryConstraint(LatentGP):
             raise CMESError(f"relearn must lie between 0 and 1, got {relearn!r}")
         self._learned: tuple[Array, Array, Array, Sites] | None = None
 
-    def exploring(self, rng: np.random.Generator | None = None) -> "BinaryConstraint":
-        """The same constraint with length scales no longer than ``lengthscale_limit`` allows; nothing is drawn."""
+    def exploring(self) -> "BinaryConstraint":
+        """The same constraint with length scales no longer than ``lengthscale_limit`` allows."""
         if self._data is None or len(self._data[1]) == 0:
             return self
         if self._exploring is None:
@@ -505,7 +454,7 @@ class BinaryConstraint(LatentGP):
         """What is learned from labels (n,) at U (n, d), and sites to start from; remembered for the last labels."""
         if self._learned is None or not all(map(np.array_equal, self._learned[:2], (U, values))):
             starts = [np.log([self.variance_prior[0], *[ell] * U.shape[1]]) for ell in CLASSIFIER_STARTS]
-            prior = Prior(self.variance_prior, self._gamma(U.shape[1]))
+            prior = Prior(self.variance_prior, LENGTHSCALE_PRIOR)
             evidence = LabelEvidence(values, self.link, FIT_TOLERANCE, MAX_SWEEPS)
 
             def make(points: Array, labels: Array) -> Objective:
