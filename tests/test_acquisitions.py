@@ -226,6 +226,29 @@ def test_the_cap_keeps_the_optimum_below_the_best_feasible_value():
     assert np.isposinf(capped.y_star).any() or capped.y_star.max() > best - 3e-3
 
 
+def test_the_cap_shrinks_with_what_the_draws_leave_to_gain():
+    acquisition = fitted()
+    acquisition.update()
+    best = acquisition.model.standardised_fmin()
+    cases = (
+        (0.0, 0.0, 3e-4),
+        (0.0, 1e-4, 3e-4),
+        (0.0, 0.015, 0.0015),
+        (0.0, 2.0, 0.003),
+        (5e-4, 0.0, 0.0015),
+        (0.1, 0.0, 0.003),
+    )
+    for noise, left, cap in cases:
+        acquisition.model.objective._noise = noise**2
+        y_star = np.full(10, best - left)
+        y_star[5:] = best - left if left < 1 else np.inf  # draws without a feasible point leave nothing to gain
+        acquisition.y_star = y_star
+        np.testing.assert_allclose(acquisition.scored_optima[5:], np.minimum(y_star[5:], best - cap))
+        assert acquisition.scored_optima[0] == pytest.approx(best - max(left, cap))
+    acquisition.y_star, acquisition.ystar_cap = np.full(10, best), 1e-5
+    assert acquisition.scored_optima[0] == pytest.approx(best - 1e-5, abs=1e-9)  # a smaller one is left as it is
+
+
 def test_the_incumbent_is_not_worth_evaluating_again_once_the_optimum_is_capped():
     space = cube(1)
     X = np.linspace(-2, 3, 14)[:, None]

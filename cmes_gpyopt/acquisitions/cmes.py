@@ -33,6 +33,12 @@ NEGLIGIBLE = 1e-30
 # While nothing feasible is known, one suggestion in this many may be on the border: after five points, the third.
 BORDER_TURN = 3
 
+# Where the draws of y* leave little to gain, the cap is this share of it, and at least so much, in standard deviations of
+# the observed values, and so many of the noise: below that an evaluation cannot be told from the next.
+CAP_SHARE = 0.1
+LEAST_CAP = 3e-4
+CAP_IN_NOISE = 3.0
+
 # The product table of outcomes has 2**J rows.
 MAX_BINARY = 8
 
@@ -83,7 +89,8 @@ class ConstrainedMES(ConstrainedAcquisition):
         approximation; or exactly, by quadrature (estimator "kl" only, at most two noisy quantities).
     ystar_cap : float, default 3e-3
         Draws of y* are capped this far below the best feasible value, in standard deviations of the observed
-        values: without noise the incumbent itself would otherwise stay worth evaluating for ever. -inf is no cap.
+        values: without noise the incumbent itself would otherwise stay worth evaluating for ever. Where the draws say that
+        less than ten times as much can be gained at all, a tenth of that, so that a search goes on to refine. -inf is no cap.
     ystar_tolerance : float, default 1e-3
         Bound on the expected share of the joint draws whose y* differs because grid points that hardly matter are left
         out; 0 draws every point.
@@ -205,7 +212,10 @@ class ConstrainedMES(ConstrainedAcquisition):
         They are capped below the best feasible value, counting what the same draw says of the points in flight.
         """
         best = np.minimum(self.model.standardised_fmin(), self._best_in_flight)
-        return np.asarray(np.minimum(self.y_star, best - self.ystar_cap))
+        with np.errstate(invalid="ignore"):  # inf less inf, where nothing feasible is known
+            left = np.where(self.y_star < best, best - self.y_star, 0.0).mean()
+        least = max(LEAST_CAP, CAP_IN_NOISE * self.model.objective.noise**0.5)
+        return np.asarray(np.minimum(self.y_star, best - min(self.ystar_cap, max(CAP_SHARE * left, least))))
 
     @property
     def seeks_feasible(self) -> bool:
