@@ -160,10 +160,16 @@ def test_points_left_out_change_no_more_draws_than_the_union_bound_allows(model)
             ]
         )
 
+    def changed(tolerance):
+        # Sums over matrices of other sizes may be rounded in another way; a point that was missed changes far more.
+        difference = np.abs(draws(tolerance) - whole)
+        assert not ((difference > 1e-9) & (difference < 1e-7)).any()
+        return (difference >= 1e-7).mean()
+
     whole = draws(1e-300)
-    assert 0 < (draws(0.1) != whole).mean() <= 0.1
-    assert (draws(1e-3) != whole).mean() <= 0.01
-    assert (draws(50.0) != whole).mean() > 0.2  # a bound this loose leaves out points that matter
+    assert 0 < changed(0.1) <= 0.1
+    assert changed(1e-3) <= 0.01
+    assert changed(50.0) > 0.2  # a bound this loose leaves out points that matter
 
 
 def test_the_grid_holds_the_evaluated_points_once(model):
