@@ -1,5 +1,6 @@
 """Evaluations on a real Dask cluster, and real crashes in child processes."""
 
+import copyreg
 import os
 import random
 import signal
@@ -36,6 +37,7 @@ def always_kills_its_worker(x):
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
+    pickled = dict(copyreg.dispatch_table)
     distributed = pytest.importorskip("distributed")
     flag = tmp_path_factory.mktemp("dask") / "flag"
     os.environ["CMES_DASK_FLAG"] = str(flag)
@@ -44,6 +46,9 @@ def client(tmp_path_factory):
     )
     with cluster, distributed.Client(cluster) as client:
         yield client
+    # distributed changes how all exceptions are pickled, in the whole process.
+    copyreg.dispatch_table.clear()
+    copyreg.dispatch_table.update(pickled)
 
 
 def run(f, client, evaluations, workers=2, **options):

@@ -315,13 +315,14 @@ def test_points_of_a_broken_pool_are_not_lost(tmp_path, monkeypatch):
         bo = make(die_once, executor=pool, history=tmp_path / "run.db")
         with pytest.raises(BrokenProcessPool):
             bo.run_optimization(2)
-    lost = 5 - len(bo.X)
-    assert lost > 0
+    # While the broken pool goes unnoticed the other worker may have finished the five points and asked for more.
+    suggested = len(load_history(tmp_path / "run.db", as_dict=True)["status"])
+    assert len(bo.X) < suggested
     with ProcessPoolExecutor(2) as pool:
         bo.executor = pool
         bo.run_optimization(2)
-    assert len(bo.X) == 7
-    assert len(np.unique(bo.X, axis=0)) == 7
+    assert len(bo.X) == max(suggested, 5) + 2
+    assert len(np.unique(bo.X, axis=0)) == len(bo.X)
     bo.history.close()
     table = load_history(tmp_path / "run.db", as_dict=True)
     assert (table["status"] == "done").all()
