@@ -1,7 +1,8 @@
 """Samplers of the constrained optimum y* = min { y(x) : c_j(x) <= delta_j }.
 
 - *joint*, the paper's: exact joint draws of the objective and of each constraint on a finite set of points, and the
-  smallest objective value among those at which every constraint holds;
+  smallest objective value among those at which every constraint holds; on request over further points, found from the
+  draws themselves;
 - *marginal*, the mean-field approximation of Wang and Jegelka: all values on the set are taken as independent. The more
   points, the lower its draws: they diverge as the set grows;
 - *pathwise*, for spaces in which a finite set is too coarse: sample paths that can be differentiated, each minimised by
@@ -27,9 +28,11 @@ from ._gpyopt import Design_space
 from .errors import CMESError
 from .models import Constraint, JointDraws, Regression, SamplePaths
 from .normal import log1mexp, log_cdf
+from .refinement import lowest_feasible, refined_optima
 from .search import minimise_from
 
 Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int_]
 
 
 def candidate_grid(space: Design_space, size: int, evaluated: Array, rng: np.random.Generator) -> Array:
@@ -82,6 +85,7 @@ def joint_optima(
     space: Design_space | None = None,
     pending: Array | None = None,
     tolerance: float = 1e-3,
+    refinements: int = 0,
 ) -> Optima:
     """Draw y* jointly over ``grid``.
 
@@ -98,12 +102,14 @@ def joint_optima(
     num_samples : int
         K.
     space : GPyOpt Design_space, optional
-        Not needed here; all samplers are called alike.
+        Needed for refinements.
     pending : array of shape (p, d), optional
         Points whose drawn values are wanted too; all of them rows of ``grid``.
     tolerance : float
         Bound on the expected share of draws whose y* differs from that over the whole grid; with 0 all points are
         drawn at once.
+    refinements : int
+        Rounds in which points are added where the draws may still gain; see :mod:`.refinement`.
     """
     if tolerance < 0:
         raise CMESError(f"tolerance must not be negative, got {tolerance!r}")
@@ -111,44 +117,50 @@ def joint_optima(
     normals = [rng.standard_normal((len(grid), num_samples)) for _ in latents]
     wanted = np.empty(0, dtype=int) if pending is None else spaces.row_numbers(pending, grid)
     if tolerance == 0.0:
+        drawn = np.arange(len(grid))
         values = [latent.sample(grid, z) for latent, z in zip(latents, normals, strict=True)]  # (K, m) each
-        at_wanted = [v[:, wanted] for v in values]
-        return Optima(_lowest_feasible(values, thresholds), None, at_wanted[0], tuple(at_wanted[1:]))
-    draws = [latent.draws(grid, z) for latent, z in zip(latents, normals, strict=True)]
+    else:
+        draws = [latent.draws(grid, z) for latent, z in zip(latents, normals, strict=True)]
+        drawn, values = _draw_what_matters(draws, thresholds, wanted, tolerance)
+    position = np.empty(len(grid), dtype=int)
+    position[drawn] = np.arange(len(drawn))
+    at = position[wanted]
+    if refinements:
+        assert space is not None
+        best = refined_optima(latents, thresholds, grid[drawn], values, at, space, refinements, rng)
+    else:
+        best = lowest_feasible(values, thresholds)
+    return Optima(best, None, values[0][:, at], tuple(v[:, at] for v in values[1:]))
+
+
+def _draw_what_matters(
+    draws: Sequence[JointDraws], thresholds: Sequence[float], wanted: Index, tolerance: float
+) -> tuple[Index, list[Array]]:
+    """Numbers (b,) of the points that were drawn, ``wanted`` (p,) among them, and the values (K, b) of all latents."""
     likely = _chance_to_matter(draws, thresholds, np.full(1, np.inf))
     promise = _chance_to_matter(draws, thresholds, _first_guess(draws[0], likely))
     promise[wanted] = np.inf
     chosen = np.argsort(-promise, kind="stable")[: max(BLOCK, len(wanted))]
-    values = [draw.draw(chosen) for draw in draws]  # (K, b) each
-    position = np.empty(len(grid), dtype=int)
-    position[chosen] = np.arange(len(chosen))
-    at_wanted = [v[:, position[wanted]] for v in values]
-    best, budget, drawn = _lowest_feasible(values, thresholds), tolerance, len(chosen)
-    missed = np.inf
+    left, drawn = np.arange(len(promise)), np.empty(0, dtype=int)
+    values: list[Array] = [np.empty((draw.samples, 0)) for draw in draws]
+    budget, missed = tolerance, np.inf
     while True:
-        chance = _chance_to_matter(draws, thresholds, best)
+        drawn, left = np.concatenate([drawn, left[chosen]]), np.delete(left, chosen)
+        values = [np.hstack([v, draw.draw(chosen)]) for v, draw in zip(values, draws, strict=True)]
+        chance = _chance_to_matter(draws, thresholds, lowest_feasible(values, thresholds))
         if chance.sum() <= budget:
-            return Optima(best, None, at_wanted[0], tuple(at_wanted[1:]))
+            return drawn, values
         order = np.argsort(chance, kind="stable")
         spent = np.cumsum(chance[order])
         dropped = int(np.searchsorted(spent, 0.5 * budget, side="right"))
         budget -= spent[dropped - 1] if dropped else 0.0
+        left = left[order[dropped:]]
         for draw in draws:
             draw.keep(order[dropped:])
         # The likeliest to matter first.
-        size = max(BLOCK, drawn if chance.sum() > 0.5 * missed else 0)
-        chosen = np.arange(draws[0].std.size)[::-1][:size]
-        drawn, missed = drawn + len(chosen), chance.sum()
-        values = [draw.draw(chosen) for draw in draws]
-        best = np.minimum(best, _lowest_feasible(values, thresholds))
-
-
-def _lowest_feasible(values: Sequence[Array], thresholds: Sequence[float]) -> Array:
-    """The smallest objective value of each draw where its constraints hold, (K,), from values (K, b) of all latents."""
-    feasible_y = values[0].copy()
-    for c, threshold in zip(values[1:], thresholds, strict=True):
-        feasible_y[c > threshold] = np.inf
-    return np.asarray(feasible_y.min(axis=1))
+        size = max(BLOCK, len(drawn) if chance.sum() > 0.5 * missed else 0)
+        chosen = np.arange(len(left))[::-1][:size]
+        missed = chance.sum()
 
 
 def _chance_to_matter(draws: Sequence[JointDraws], thresholds: Sequence[float], best: Array) -> Array:

@@ -209,7 +209,15 @@ def test_the_tolerance_of_the_draws_reaches_the_sampler():
     constraints = [c.exploring() for c in exact.model.constraints]
     grid = candidate_grid(exact.space, 200, exact.model.data.X, exact.generator(GRID_STREAM))
     every = joint_optima(
-        exact.model.objective, constraints, exact.thresholds, grid, 10, exact.generator(OPTIMA_STREAM), tolerance=0.0
+        exact.model.objective,
+        constraints,
+        exact.thresholds,
+        grid,
+        10,
+        exact.generator(OPTIMA_STREAM),
+        exact.space,
+        tolerance=0.0,
+        refinements=exact.refinements,
     )
     np.testing.assert_array_equal(exact.y_star, every.y_star)
     assert not np.array_equal(exact.y_star, screened.y_star)

@@ -17,23 +17,12 @@ import numpy.typing as npt
 from .. import spaces
 from .._gpyopt import Design_space
 from ..errors import CMESError
-from ..improvement import log_improvement
-from ..models import ConstrainedModel, Moments, Regression
+from ..models import ConstrainedModel, Regression
+from ..models.gains import log_expected_improvement
 from .base import SEARCH_STREAM, ConstrainedAcquisition
 from .cmes import ConstrainedMES
 
 Array = npt.NDArray[np.float64]
-
-
-def log_expected_improvement(m: Moments, best: float) -> tuple[Array, Array | None]:
-    """Logarithm of the expected improvement on ``best`` (n,), and its gradient (n, d) where the moments have theirs."""
-    u = (best - m.mean) / m.std
-    value, slope = log_improvement(u)
-    total = value + np.log(m.std)
-    if m.d_mean is None or m.d_std is None:
-        return total, None
-    by_mean, by_std = -slope / m.std, (1.0 - slope * u) / m.std
-    return total, by_mean[:, None] * m.d_mean + by_std[:, None] * m.d_std
 
 
 class ConstrainedEI(ConstrainedAcquisition):

@@ -48,6 +48,7 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "estimator": "kl",
         "table": "exact",
         "ystar_cap": 3e-3,
+        "refinements": 2,
         "border": 0.1,
     },
     "paper": {
@@ -55,6 +56,7 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "estimator": "entropy",
         "table": "laplace",
         "ystar_cap": -np.inf,
+        "refinements": 0,
         "border": 0.0,
     },
 }
@@ -94,12 +96,15 @@ class ConstrainedMES(ConstrainedAcquisition):
     ystar_tolerance : float, default 1e-3
         Bound on the expected share of the joint draws whose y* differs because grid points that hardly matter are left
         out; 0 draws every point.
+    refinements : int, default 2
+        Rounds in which the joint draws are continued at points where they may still gain, between those of the grid: in
+        several dimensions a grid is coarse and y* would lie too high. 0 is the grid alone.
     border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
-        laplace table, no cap and no weight of the border.
+        laplace table, no cap, no refinement and no weight of the border.
     seed : int
         See :class:`ConstrainedAcquisition`.
 
@@ -133,6 +138,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         noise: str = "ignore",
         ystar_cap: float | None = None,
         ystar_tolerance: float = 1e-3,
+        refinements: int | None = None,
         border: float | None = None,
         preset: str | None = None,
         seed: int = 0,
@@ -149,6 +155,8 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = whole_number("num_samples", num_samples, 1)
         self.grid_size = whole_number("grid_size", grid_size, 1)
+        refinements = defaults["refinements"] if refinements is None else refinements
+        self.refinements = whole_number("refinements", refinements, 0)
         self.ystar_tolerance = number("ystar_tolerance", ystar_tolerance)
         if not 0.0 <= self.ystar_tolerance < 1.0:
             raise CMESError(f"ystar_tolerance must lie between 0, for every point, and 1, got {ystar_tolerance!r}")
@@ -180,7 +188,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         grid = candidate_grid(self.space, size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM))
         rng = self.generator(OPTIMA_STREAM)
         samplers: dict[str, Callable[..., Optima]] = {
-            "joint": partial(joint_optima, tolerance=self.ystar_tolerance),
+            "joint": partial(joint_optima, tolerance=self.ystar_tolerance, refinements=self.refinements),
             "marginal": marginal_optima,
             "pathwise": pathwise_optima,
         }

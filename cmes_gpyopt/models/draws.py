@@ -45,6 +45,11 @@ class JointDraws:
         self.mean = (posterior.weights @ k.T)[None, :]
 
     @property
+    def samples(self) -> int:
+        """K."""
+        return int(self._normals.shape[1])
+
+    @property
     def std(self) -> Array:
         """Standard deviation at the open points, (r,), positive."""
         return np.asarray(np.sqrt(np.maximum(self._variance, self._floor)))

@@ -24,10 +24,10 @@ from .._gpyopt import GPy
 from ..checks import number
 from ..errors import CMESError
 from ..feedback import latent_threshold, log_probability_feasible
-from ..normal import hazard, log_cdf
 from .draws import JointDraws
 from .ep import MIN_PRECISION, LogisticBernoulli, ParallelEP, Sites, propagate
 from .fit import LabelEvidence, Objective, Prior, gaussian_evidence, objective, search
+from .gains import log_below
 from .paths import SamplePaths
 from .posterior import LatentPosterior, Matern52, Moments, posterior_from_values
 
@@ -356,13 +356,8 @@ class RealConstraint(Regression):
 
     def log_feasible(self, X: Array, *, grad: bool = False) -> Array | tuple[Array, Array]:
         """Log P(c <= 0) at X (n,), with its gradient (n, d) on request."""
-        m = self.moments(X, grad=grad)
-        gamma = (self.threshold(0.5) - m.mean) / m.std
-        value = log_cdf(gamma)
-        if m.d_mean is None or m.d_std is None:
-            return value
-        slope = hazard(-gamma) / m.std
-        return value, -slope[:, None] * (m.d_mean + gamma[:, None] * m.d_std)
+        value, gradient = log_below(self.moments(X, grad=grad), self.threshold(0.5))
+        return value if gradient is None else (value, gradient)
 
 
 class BinaryConstraint(LatentGP):

@@ -56,6 +56,13 @@ class Moments:
         assert self.d_mean is not None
         return np.asarray(by_mean.sum(axis=0)[:, None] * self.d_mean + by_std[:, None] * self.d_std)
 
+    def of_draws(self, which: npt.NDArray[np.int_]) -> "Moments":
+        """The moments of set ``which[i]`` at point i, for means of K sets and their gradients; which has shape (n,)."""
+        assert self.mean_pullback is not None
+        chosen = np.zeros_like(self.mean)
+        chosen[which, np.arange(len(which))] = 1.0
+        return Moments((chosen * self.mean).sum(axis=0), self.std, self.mean_pullback(chosen), self.d_std)
+
 
 @dataclass(frozen=True)
 class Matern52:
