@@ -116,20 +116,20 @@ def joint_optima(
     latents = (objective, *constraints)
     normals = [rng.standard_normal((len(grid), num_samples)) for _ in latents]
     wanted = np.empty(0, dtype=int) if pending is None else spaces.row_numbers(pending, grid)
-    if tolerance == 0.0:
+    if tolerance == 0.0 and not refinements:
         drawn = np.arange(len(grid))
         values = [latent.sample(grid, z) for latent, z in zip(latents, normals, strict=True)]  # (K, m) each
+        best = lowest_feasible(values, thresholds)
     else:
         draws = [latent.draws(grid, z) for latent, z in zip(latents, normals, strict=True)]
         drawn, values = _draw_what_matters(draws, thresholds, wanted, tolerance)
+        best = lowest_feasible(values, thresholds)
+        if refinements:
+            assert space is not None
+            best = refined_optima(best, latents, draws, thresholds, grid[drawn], values, space, refinements, rng)
     position = np.empty(len(grid), dtype=int)
     position[drawn] = np.arange(len(drawn))
     at = position[wanted]
-    if refinements:
-        assert space is not None
-        best = refined_optima(latents, thresholds, grid[drawn], values, at, space, refinements, rng)
-    else:
-        best = lowest_feasible(values, thresholds)
     return Optima(best, None, values[0][:, at], tuple(v[:, at] for v in values[1:]))
 
 

@@ -1,13 +1,14 @@
 """Draws of y* made finer: points added where a draw may still gain, beyond the set it was first drawn over.
 
 In several dimensions a grid is coarse, and the smallest value on it lies well above the minimum of the drawn function. Some
-points between those of the grid are then almost sure to beat y*, which no draw of the true optimum allows: over independent
-draws a point beats y* with probability 1/2 at the most. An acquisition that trusts such draws is drawn to safe, small steps.
+points between those of the grid are then almost sure to beat y*, which the true optimum does not allow: no point is feasible
+and strictly below the y* of an independent draw with a probability above 1/2, since it is no lower than the optimum of its own
+draw, which is as often above that y* as below. An acquisition that trusts coarse draws is led to safe, small steps.
 
 Each round moves, for every draw, from its lowest feasible point to where that draw expects the largest improvement on its
-own y*, times the probability that its constraints hold, given the values drawn so far; then all draws are drawn at all of
-these points. A refined y* never lies above the one it came from, and, being a value that the draw takes somewhere, not
-below the minimum of the drawn function either.
+own y*, times the probability that its constraints hold; then all draws are drawn at all of these points, given everything
+drawn so far. How points are chosen does not change the law of the values there: a refined y* is a value that its draw takes
+somewhere, never above the one it came from and never below the minimum of the drawn function.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from . import spaces
 from ._gpyopt import Design_space
-from .models import Constraint, Regression
+from .models import Constraint, JointDraws, Regression
 from .models.gains import log_below, log_expected_improvement
 from .search import minimise_from
 
@@ -25,12 +26,14 @@ Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int_]
 Latents = Sequence[Regression | Constraint]
 
-# New values are drawn given the values at so many points, or two for each draw: its lowest ones, which new points are near.
-KEPT = 128
+# A search sees so many of the values drawn, or two for each draw: its lowest ones.
+SEEN = 128
 
 # A search starts beside the lowest point, so far away as a share of the box: at the point itself nothing is uncertain.
 BESIDE = 0.02
 MAX_STEPS, TOLERANCE = 15, 1e-3
+# Starts outside the known constraints are moved closer to their point, halfway each time.
+HALVINGS = 8
 
 _OUTSIDE = 1e150
 
@@ -41,11 +44,12 @@ def lowest_feasible(values: Sequence[Array], thresholds: Sequence[float]) -> Arr
 
 
 def refined_optima(
+    best: Array,
     latents: Latents,
+    draws: Sequence[JointDraws],
     thresholds: Sequence[float],
     points: Array,
     values: Sequence[Array],
-    pending: Index,
     space: Design_space,
     rounds: int,
     rng: np.random.Generator,
@@ -54,41 +58,54 @@ def refined_optima(
 
     Parameters
     ----------
+    best : array of shape (K,)
+        The smallest feasible values so far.
     latents : the objective and J constraints
+    draws : J + 1 of them
+        Have drawn ``values``, and draw the further points.
     thresholds : sequence of J floats
     points : array of shape (b, d)
         Where the draws are known.
     values : J + 1 arrays of shape (K, b)
         The draws there.
-    pending : array of shape (p,)
-        Rows of ``points`` that further values are drawn given in any case.
     """
-    best = lowest_feasible(values, thresholds)
     movable = spaces.continuous_columns(space)
     if not movable.any():
         return best
     lower, upper = (np.array(b, dtype=float) for b in np.transpose(space.get_bounds()))
-    # A stream for each function: one that is sure to hold changes nothing for the others.
+    # A stream for each function: a constraint that is sure to hold, and comes last, changes nothing for the others.
     beside, *streams = rng.spawn(1 + len(latents))
     order = np.argsort(_order(values, thresholds), axis=1, kind="stable")
-    kept = np.unique(np.concatenate([order[:, : max(KEPT // len(best), 2)].ravel(), pending]))
-    points, values = points[kept], [v[:, kept] for v in values]
+    seen = np.unique(order[:, : max(SEEN // len(best), 2)])
+    points, values = points[seen], [v[:, seen] for v in values]
     for _ in range(rounds):
         given = [latent.conditioned(points, v) for latent, v in zip(latents, values, strict=True)]
         lowest = points[_order(values, thresholds).argmin(axis=1)]  # (K, d)
-        starts = lowest + BESIDE * (upper - lower) * beside.standard_normal(lowest.shape)
-        starts = np.where(movable, np.clip(starts, lower, upper), lowest)
+        offset = np.where(movable, BESIDE * (upper - lower) * beside.standard_normal(lowest.shape), 0.0)
+        starts = _within(space, lowest, offset, lower, upper)
         gain = _gain(given, thresholds, best, space)
         found, _ = minimise_from(gain, starts, lower, upper, movable=movable, max_steps=MAX_STEPS, tolerance=TOLERANCE)
         found = spaces.distinct(found[spaces.inside(space, found)])
         found = found[~spaces.is_row_of(found, points)]
         if not len(found):
-            break
+            continue
+        U = (found - lower) / spaces.box(space)[1]
         shape = len(found), len(best)
-        new = [latent.sample(found, s.standard_normal(shape)) for latent, s in zip(given, streams, strict=True)]
+        new = [draw.draw_further(U, s.standard_normal(shape)) for draw, s in zip(draws, streams, strict=True)]
         best = np.minimum(best, lowest_feasible(new, thresholds))
         points, values = np.vstack([points, found]), [np.hstack(pair) for pair in zip(values, new, strict=True)]
     return best
+
+
+def _within(space: Design_space, centres: Array, offset: Array, lower: Array, upper: Array) -> Array:
+    """Points (K, d) beside the centres, closer to them where the known constraints ask for it."""
+    for _ in range(HALVINGS):
+        beside = np.clip(centres + offset, lower, upper)
+        outside = ~spaces.inside(space, beside)
+        if not outside.any():
+            break
+        offset = np.where(outside[:, None], 0.5 * offset, offset)
+    return np.asarray(beside)
 
 
 def _where_feasible(values: Sequence[Array], thresholds: Sequence[float]) -> Array:

@@ -175,6 +175,7 @@ class AcquisitionSearch:
         near: Array | None = None,
         avoid: Array | None = None,
         effort: float = 1.0,
+        candidates: Array | None = None,
     ) -> tuple[Array, Array]:
         """Find the allowed point with the smallest f.
 
@@ -194,11 +195,16 @@ class AcquisitionSearch:
             Points not returned while another exists.
         effort : float
             Share of ``num_candidates`` that is screened, and of ``num_starts``, of which at least four are tried.
+        candidates : array of shape (c, d), optional
+            The points to choose from, instead of a search.
 
         Returns
         -------
         the point (1, d) and its value (1, 1)
         """
+        if candidates is not None:
+            candidates = self._with_context(candidates)
+            return self._best(candidates, f(candidates).ravel(), duplicate_manager, avoid)
         rng = np.random.default_rng(0) if rng is None else rng
         candidates = spaces.all_points(self.space, 4 * self.num_candidates)
         exhaustive = candidates is not None

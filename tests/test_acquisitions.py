@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedEI, ConstrainedMES, RealConstraint
+from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedEI, ConstrainedMES, RealConstraint, spaces
 from cmes_gpyopt._gpyopt import Design_space
-from cmes_gpyopt.acquisitions.base import GRID_STREAM, OPTIMA_STREAM, OUTSIDE, UNSAFE
+from cmes_gpyopt.acquisitions.base import GRID_STREAM, OPTIMA_STREAM, OUTSIDE, UNSAFE, WANDER_STREAM
 from cmes_gpyopt.optima import candidate_grid, joint_optima
 from cmes_gpyopt.problems import TOY
 
@@ -170,6 +170,22 @@ def test_while_nothing_feasible_is_known_every_third_suggestion_may_be_on_the_bo
     data = acquisition.model.data
     acquisition.model.set_data(data.X, np.where(np.arange(7) == 0, 1.0, np.nan), np.where(np.arange(7) == 0, -1.0, 1.0))
     assert not acquisition.visits_border
+
+
+def test_after_many_failures_every_third_suggestion_is_the_likeliest_of_a_few_random_points():
+    turns = {count: nothing_feasible(count) for count in (23, 24, 25, 26, 27, 29)}
+    assert [acquisition.wanders for acquisition in turns.values()] == [False, False, False, True, False, True]
+    acquisition = turns[26]
+    point, value = acquisition.optimize()
+    few = spaces.random_points(acquisition.space, 16, acquisition.generator(WANDER_STREAM))
+    likely = acquisition.model.constraints[0].exploring().log_feasible(few)
+    np.testing.assert_array_equal(point[0], few[likely.argmax()])
+    assert -value.item() == pytest.approx(np.exp(likely.max()))
+    # A finite space is searched whole every time.
+    finite = ConstrainedMES.for_domain([{"name": "a", "type": "discrete", "domain": tuple(range(60))}])
+    finite.model.set_data(np.arange(26.0)[:, None], np.full(26, np.nan), np.ones((26, 1)))
+    assert finite.seeks_feasible
+    assert not finite.wanders
 
 
 @pytest.mark.parametrize("make", [nothing_feasible, no_data, never_both, not_yet_feasible])

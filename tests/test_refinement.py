@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtr
 from scipy.stats import ks_2samp
 
-from cmes_gpyopt import CMESError, ConstrainedMES, ConstrainedModel, RealConstraint, spaces
+from cmes_gpyopt import BinaryConstraint, CMESError, ConstrainedMES, ConstrainedModel, RealConstraint, spaces
+from cmes_gpyopt.models import JointDraws, Regression
+from cmes_gpyopt.models.posterior import LatentPosterior, Matern52
 from cmes_gpyopt.optima import candidate_grid, joint_optima
-from cmes_gpyopt.refinement import _gain, lowest_feasible, refined_optima
+from cmes_gpyopt.refinement import _gain, _within, lowest_feasible
 
 from .conftest import MIXED_DOMAIN, central_difference, relative_error
 
@@ -100,18 +101,48 @@ def test_refinement_never_raises_a_draw_and_leaves_values_at_pending_points_alon
     np.testing.assert_array_equal(after.constraints, before.constraints)
 
 
-def test_a_value_at_a_pending_point_binds_what_is_drawn_beside_it():
-    """Pending values far below everything else must pull the refined optimum with them."""
-    model = line_model()
-    points = np.vstack([model.data.X, [[0.55]]])
-    latents, limits = (model.objective, *model.constraints), [model.constraints[0].threshold(0.5)]
-    values = [np.tile(latent.moments(points).mean, (2, 1)) for latent in latents]
-    values[0][:, -1], values[1][:, -1] = [-9.0, 9.0], -9.0
-    low, high = refined_optima(
-        latents, limits, points, values, np.array([len(points) - 1]), LINE, 2, np.random.default_rng(0)
-    )
-    assert low <= -9.0
-    assert high > -3.0
+@pytest.mark.parametrize("constraints", [0, 1])
+def test_where_the_grid_is_fine_nothing_is_gained(constraints):
+    """Draws that forgot some of their own values would find gains where there are none."""
+    kernel = Matern52(1.0, np.array([0.07]))
+    latents = [Regression(), *(RealConstraint(f"c{j}") for j in range(constraints))]
+    for latent in latents:
+        latent.fit(np.empty((0, 1)), np.empty(0), np.zeros(1), np.ones(1))
+        latent._posterior = LatentPosterior.prior(kernel)
+    grid = np.linspace(0, 1, 1500)[:, None]
+    gains = []
+    for seed in range(6):
+        before, after = (
+            joint_optima(
+                latents[0],
+                latents[1:],
+                [0.3] * constraints,
+                grid,
+                10,
+                np.random.default_rng(seed),
+                LINE,
+                refinements=rounds,
+            ).y_star
+            for rounds in (0, 3)
+        )
+        gains.append(before - after)
+    assert np.min(gains) == 0.0  # of the lower of both values, the one that was there
+    assert np.max(gains) < 0.03
+
+
+def test_draws_of_further_points_are_those_of_one_factorisation():
+    rng = np.random.default_rng(0)
+    latent = box_model().objective
+    U, further = rng.uniform(size=(40, 5)), rng.uniform(size=(7, 5))
+    normals, more = rng.standard_normal((40, 3)), rng.standard_normal((7, 3))
+    draws = latent.draws(U, normals)
+    found = [draws.draw(np.arange(10, 25)), draws.draw(np.arange(10))]  # then rows 0 to 9 of those left
+    found += [draws.draw_further(further[:4], more[:4]), draws.draw_further(further[4:], more[4:])]
+    rows = [*range(10, 25), *range(10)]
+    expected = latent.sample(np.vstack([U[rows], further]), np.vstack([normals[rows], more]))
+    np.testing.assert_allclose(np.hstack(found), expected, atol=1e-6)
+    forgetful = latent.sample(np.vstack([U[rows[:15]], further]), np.vstack([normals[rows[:15]], more]))
+    assert np.abs(forgetful[:, 15:] - expected[:, 25:]).max() > 1e-2
 
 
 def test_a_draw_without_a_feasible_point_finds_one_between_the_points_of_the_grid():
@@ -131,23 +162,33 @@ def test_a_draw_without_a_feasible_point_finds_one_between_the_points_of_the_gri
 
 
 def test_known_constraints_bound_the_refined_optimum():
-    known = spaces.checked_space(
-        [{"name": "x", "type": "continuous", "domain": (0, 1)}], [{"name": "k", "constraint": "0.31 - x[:,0]"}]
+    limit = 0.87
+    space = spaces.checked_space(
+        [{"name": "x", "type": "continuous", "domain": (0, 1)}], [{"name": "k", "constraint": f"x[:,0] - {limit}"}]
     )
     X = np.linspace(0, 1, 25)[:, None]
-    model = ConstrainedModel(known, [RealConstraint("c")])
-    model.set_data(X, np.sin(5 * X.ravel() - 0.5), np.full((25, 1), -1.0) + 0.1 * X)
-    grid = X[X[:, 0] > 0.31]
-    true = minimize_scalar(lambda x: np.sin(5 * x - 0.5), bounds=(0.31, 1.0), method="bounded").fun
-    free = minimize_scalar(lambda x: np.sin(5 * x - 0.5), bounds=(0.0, 1.0), method="bounded").fun
-    forbidden = spaces.checked_space(
-        [{"name": "x", "type": "continuous", "domain": (0, 1)}], [{"name": "k", "constraint": "x[:,0] - 0.9"}]
-    )
-    for space, points, bound in ((known, grid, true), (forbidden, X[X[:, 0] < 0.9], np.sin(5 * 0.9 - 0.5))):
-        found = optima(model, points, 10, space, refinements=3).y_star
-        in_units = model.objective.offset + model.objective.scale * found
-        assert (in_units > bound - 0.01).all()
-    assert free == pytest.approx(true)
+    model = ConstrainedModel(space, [RealConstraint("c")])
+    model.set_data(X, np.cos(3 * X.ravel()), np.full((25, 1), -1.0) + 0.1 * X)
+    bound = np.cos(3 * limit)  # the function falls
+    in_units = [
+        model.objective.offset
+        + model.objective.scale * optima(model, X[X[:, 0] < 0.8], 10, space, refinements=rounds).y_star
+        for rounds in (0, 3)
+    ]
+    assert (in_units[0] > bound + 0.1).all()
+    assert (in_units[1] > bound - 0.01).all()
+    assert (in_units[1] < bound + 0.03).all()
+
+
+def test_starts_are_moved_inside_the_known_constraints():
+    plane = [{"name": f"x{j}", "type": "continuous", "domain": (0, 1)} for j in range(2)]
+    space = spaces.checked_space(plane, [{"name": "k", "constraint": "abs(x[:,0] + x[:,1] - 1) - 0.01"}])
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.1, 0.9, 200)
+    centres = np.column_stack([x, 1 - x])
+    starts = _within(space, centres, 0.02 * rng.standard_normal((200, 2)), np.zeros(2), np.ones(2))
+    assert spaces.inside(space, starts).all()
+    assert (starts != centres).all()
 
 
 def test_a_finite_space_is_left_as_it_is_and_others_keep_their_discrete_values(monkeypatch):
@@ -166,12 +207,16 @@ def test_a_finite_space_is_left_as_it_is_and_others_keep_their_discrete_values(m
     model = ConstrainedModel(mixed, [RealConstraint("c")])
     model.set_data(X, X.sum(axis=1), X[:, :1] - X[:, :1].mean())
     seen = []
-    original = RealConstraint.sample
-    monkeypatch.setattr(RealConstraint, "sample", lambda self, X, z: seen.append(X) or original(self, X, z))
+    original = JointDraws.draw_further
+    monkeypatch.setattr(JointDraws, "draw_further", lambda self, U, z: seen.append((U, z)) or original(self, U, z))
     optima(model, candidate_grid(mixed, 100, X, rng), 10, mixed, refinements=2)
-    assert len(seen) == 2
-    for points in seen:
+    assert len(seen) == 4  # two rounds, two functions
+    lower, width = spaces.box(mixed)
+    for U, _ in seen:
+        points = lower + width * U
         np.testing.assert_allclose(spaces.round_points(mixed, points), points, atol=1e-12)
+    # Every value has a random number of its own.
+    assert len(np.unique(np.concatenate([z.ravel() for _, z in seen]))) == sum(z.size for _, z in seen)
 
 
 @pytest.mark.parametrize("best", [[-1.0, 0.5, -4.0], [np.inf, -0.2, np.inf]])
@@ -196,14 +241,17 @@ def test_the_gain_is_the_expected_improvement_of_feasible_values():
     latents = (model.objective, *model.constraints)
     points, values = rng.uniform(size=(4, 5)), 0.3 * rng.standard_normal((2, 4))
     given = [latent.conditioned(points, values) for latent in latents]
-    limits = [c.threshold(0.5) for c in model.constraints]
-    X, best = np.full((2, 5), 0.4), np.array([0.2, -0.4])
+    X = rng.uniform(size=(2, 5))
+    # A little above what is expected, so that neither factor is sure.
+    y, c = (latent.moments(X) for latent in given)
+    best, limits = y.mean.diagonal() + 0.3 * y.std, [float(c.mean.diagonal().mean())]
     value, _ = _gain(given, limits, best, spaces.checked_space(BOX))(X, np.arange(2))
     for k in range(2):
         y, c = (latent.conditioned(points, values[k]).moments(X) for latent in latents)
         ys = y.mean[k] + y.std[k] * rng.standard_normal(400_000)
         cs = c.mean[k] + c.std[k] * rng.standard_normal(400_000)
         gains = np.maximum(best[k] - ys, 0.0) * (cs <= limits[0])
+        assert 0.01 < (cs <= limits[0]).mean() < 0.99
         assert np.exp(-value[k]) == pytest.approx(gains.mean(), abs=5 * gains.std() / 400_000**0.5)
 
 
@@ -212,9 +260,11 @@ def test_lowest_feasible_values_by_hand():
     np.testing.assert_array_equal(lowest_feasible([y, c], [0.5]), [2.0, np.inf])
 
 
-def test_refinements_are_a_whole_number_and_none_in_the_preset_of_the_paper():
-    assert ConstrainedMES.for_domain(BOX).refinements == 2
-    assert ConstrainedMES.for_domain(BOX, preset="paper").refinements == 0
+def test_refinements_are_a_whole_number_that_depends_on_what_is_measured():
+    for feedback, expected in (("real", 2), ([], 2), ("binary", 0), ([BinaryConstraint("a"), RealConstraint("b")], 0)):
+        assert ConstrainedMES.for_domain(BOX, feedback=feedback).refinements == expected
+    assert ConstrainedMES.for_domain(BOX, feedback="binary", refinements=1).refinements == 1
+    assert ConstrainedMES.for_domain(BOX, feedback="real", preset="paper").refinements == 0
     for wrong in (-1, 1.5, "two"):
         with pytest.raises(CMESError, match="refinements"):
             ConstrainedMES.for_domain(BOX, refinements=wrong)

@@ -25,7 +25,7 @@ UNSAFE = -1e100
 EFFORT_IN_FLIGHT = 0.25
 
 # Random streams derived from (seed, number of observations, number of pending points, stream).
-GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM, DECOUPLED_STREAM = range(4)
+GRID_STREAM, OPTIMA_STREAM, SEARCH_STREAM, DECOUPLED_STREAM, WANDER_STREAM = range(5)
 
 
 class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
@@ -156,7 +156,9 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         """The acquisition function, as accurately as the choice of starting points needs."""
         return self.acquisition_function(x)
 
-    def _search(self, f: Any, f_df: Any, duplicate_manager: Any, screen: Any = None) -> tuple[Array, Array]:
+    def _search(
+        self, f: Any, f_df: Any, duplicate_manager: Any, screen: Any = None, candidates: Array | None = None
+    ) -> tuple[Array, Array]:
         data = self.model.data
         best = data.X[data.feasible][np.argsort(data.Y[data.feasible])[:3]]
         return self.optimizer.optimize(  # type: ignore[no-any-return]
@@ -168,6 +170,7 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
             near=best if len(best) else data.X[-3:],
             avoid=np.vstack([data.X, self.pending]),
             effort=self.effort,
+            candidates=candidates,
         )
 
     @property

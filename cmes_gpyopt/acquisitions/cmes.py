@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import spaces
 from .._gpyopt import Design_space
 from ..checks import number, one_of, whole_number
 from ..errors import CMESError
 from ..models import ConstrainedModel, Constraint
 from ..optima import Optima, candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from ..search import AcquisitionSearch
-from .base import GRID_STREAM, OPTIMA_STREAM, UNSAFE, ConstrainedAcquisition
+from .base import GRID_STREAM, OPTIMA_STREAM, UNSAFE, WANDER_STREAM, ConstrainedAcquisition
 from .observation import Observation
 
 Array = npt.NDArray[np.float64]
@@ -32,6 +33,10 @@ NEGLIGIBLE = 1e-30
 
 # While nothing feasible is known, one suggestion in this many may be on the border: after five points, the third.
 BORDER_TURN = 3
+# After so many points without a feasible one, another in as many is the likeliest of a few random points: a feasible set
+# that is thin and near the border, but not on it, is found in no other way.
+PATIENCE = 25
+FEW = 16
 
 # Where the draws of y* leave little to gain, the cap is this share of it, and at least so much, in standard deviations of
 # the observed values, and so many of the noise: below that an evaluation cannot be told from the next.
@@ -48,7 +53,7 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "estimator": "kl",
         "table": "exact",
         "ystar_cap": 3e-3,
-        "refinements": 2,
+        "refinements": None,
         "border": 0.1,
     },
     "paper": {
@@ -96,9 +101,10 @@ class ConstrainedMES(ConstrainedAcquisition):
     ystar_tolerance : float, default 1e-3
         Bound on the expected share of the joint draws whose y* differs because grid points that hardly matter are left
         out; 0 draws every point.
-    refinements : int, default 2
+    refinements : int, optional
         Rounds in which the joint draws are continued at points where they may still gain, between those of the grid: in
-        several dimensions a grid is coarse and y* would lie too high. 0 is the grid alone.
+        several dimensions a grid is coarse and y* would lie too high. 0 is the grid alone. By default 2 where every
+        constraint is measured, and 0 with labels, where the border of the feasible set is too uncertain to gain by it.
     border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
@@ -116,7 +122,7 @@ class ConstrainedMES(ConstrainedAcquisition):
     While nothing feasible and no objective value has been seen, y* is known from the prior alone and the acquisition is the
     probability of feasibility, except with ``preset="paper"``: the information grows without bound as that probability
     tends to one, which it does first in the corners. Every third of these suggestions is made without the weight of the
-    border. ``score`` is the information all the same.
+    border, and after 25 points another third is the likeliest of 16 random points. ``score`` is the information all the same.
     """
 
     believes_pending = False  # each draw of y* brings its own values at the pending points
@@ -155,8 +161,6 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.sampler = one_of("sampler", sampler, ("joint", "marginal", "pathwise"))
         self.num_samples = whole_number("num_samples", num_samples, 1)
         self.grid_size = whole_number("grid_size", grid_size, 1)
-        refinements = defaults["refinements"] if refinements is None else refinements
-        self.refinements = whole_number("refinements", refinements, 0)
         self.ystar_tolerance = number("ystar_tolerance", ystar_tolerance)
         if not 0.0 <= self.ystar_tolerance < 1.0:
             raise CMESError(f"ystar_tolerance must lie between 0, for every point, and 1, got {ystar_tolerance!r}")
@@ -168,6 +172,8 @@ class ConstrainedMES(ConstrainedAcquisition):
                 "noise='exact' needs estimator='kl' and at most one real constraint; pass these, or noise='point'"
             )
         binary = sum(constraint.binary for constraint in model.constraints)
+        refinements = defaults["refinements"] if refinements is None else refinements
+        self.refinements = whole_number("refinements", (0 if binary else 2) if refinements is None else refinements, 0)
         if binary > MAX_BINARY:
             raise CMESError(
                 f"at most {MAX_BINARY} binary constraints are supported, got {binary}; combine labels that fail together"
@@ -238,11 +244,24 @@ class ConstrainedMES(ConstrainedAcquisition):
 
         With the weight of the border the corners would never be tried, without it nothing else for a long time.
         """
-        made = len(self.model.data.X) + len(self.pending)
-        return self.seeks_feasible and made % BORDER_TURN == 1
+        return self.seeks_feasible and (self._made % BORDER_TURN == 1 or self.wanders)
+
+    @property
+    def wanders(self) -> bool:
+        """Whether the suggestion is the likeliest of a few random points."""
+        late = self.seeks_feasible and self._made >= PATIENCE and self._made % BORDER_TURN == 2
+        return late and isinstance(self.optimizer, AcquisitionSearch) and not spaces.is_finite(self.space)
+
+    @property
+    def _made(self) -> int:
+        return len(self.model.data.X) + len(self.pending)
 
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
         """Maximise the information; where none is in sight, the probability of feasibility."""
+        self.update()
+        if self.wanders:
+            few = spaces.random_points(self.space, FEW, self.generator(WANDER_STREAM))
+            return self._search(self.acquisition_function, None, duplicate_manager, candidates=few)
         point, value = super().optimize(duplicate_manager)
         flat = UNSAFE < -value.item() <= NEGLIGIBLE
         if not (flat and self.model.constraints and isinstance(self.optimizer, AcquisitionSearch)):
