@@ -178,6 +178,10 @@ def test_known_constraints_bound_the_refined_optimum():
     assert (in_units[0] > bound + 0.1).all()
     assert (in_units[1] > bound - 0.01).all()
     assert (in_units[1] < bound + 0.03).all()
+    given = [latent.conditioned(X[:2], np.zeros((1, 2))) for latent in (model.objective, *model.constraints)]
+    value, gradient = _gain(given, [0.0], np.zeros(1), space)(np.array([[0.5], [0.9]]), np.zeros(2, dtype=int))
+    assert value[0] < 1e10 < value[1]
+    assert gradient[1] == 0.0
 
 
 def test_starts_are_moved_inside_the_known_constraints():
