@@ -30,9 +30,9 @@ def box_model(count=30):
     return model
 
 
-def optima(model, grid, count, space, **options):
+def optima(model, grid, count, space, seed=2, **options):
     limits = [c.threshold(0.5) for c in model.constraints]
-    rng = np.random.default_rng(2)
+    rng = np.random.default_rng(seed)
     return joint_optima(model.objective, model.constraints, limits, grid, count, rng, space, **options)
 
 
@@ -50,21 +50,7 @@ def test_refined_draws_from_few_points_follow_the_law_over_a_dense_grid():
     expected = np.where(c <= model.constraints[0].threshold(0.5), y, np.inf).min(axis=1)
     grid = np.vstack([model.data.X, np.linspace(0, 1, 9)[:, None]])
     coarse, refined = (
-        np.concatenate(
-            [
-                joint_optima(
-                    model.objective,
-                    model.constraints,
-                    [model.constraints[0].threshold(0.5)],
-                    grid,
-                    10,
-                    np.random.default_rng(seed),
-                    LINE,
-                    refinements=rounds,
-                ).y_star
-                for seed in range(40)
-            ]
-        )
+        np.concatenate([optima(model, grid, 10, LINE, seed, refinements=rounds).y_star for seed in range(40)])
         for rounds in (0, 4)
     )
     assert ks_2samp(refined, expected).pvalue > 0.01
