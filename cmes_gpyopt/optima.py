@@ -125,7 +125,8 @@ def joint_optima(
         drawn, values = _draw_what_matters(draws, thresholds, wanted, tolerance)
         best = lowest_feasible(values, thresholds)
         if refinements:
-            assert space is not None
+            if space is None:
+                raise CMESError("refinements need the space whose points are to be added; pass space=")
             best = refined_optima(best, latents, draws, thresholds, grid[drawn], values, space, refinements, rng)
     position = np.empty(len(grid), dtype=int)
     position[drawn] = np.arange(len(drawn))

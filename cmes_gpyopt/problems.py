@@ -14,9 +14,8 @@ form, or from 2**20 scrambled Sobol points or more, that take each value of a di
 chosen, and ``HELD_OUT``, on which they are reported. The split was fixed when the suite was written, before any method was
 tuned or compared on it. It was crossed three times: how suggestions are made from failures alone was chosen on problems of
 both halves, by the time to a feasible point; final regrets of both halves prompted the shrinking cap of y*; and that draws
-of y* are not refined with labels was decided by runs on both. Each half
-has four low-dimensional problems, one high-dimensional, two from engineering (one of them with discrete variables) and one
-with continuous and categorical variables.
+of y* are not refined with labels was decided by runs on both. Each half has four low-dimensional problems, one
+high-dimensional, two from engineering (one of them with discrete variables) and one with continuous and categorical variables.
 """
 
 from collections.abc import Callable
@@ -664,7 +663,7 @@ DEVELOPMENT: tuple[Problem, ...] = (TOY, GARDNER1, TOWNSEND, NEEDLE, HARTMANN6, 
 """Problems on which settings may be chosen."""
 
 HELD_OUT: tuple[Problem, ...] = (GARDNER2, GRAMACY, BRANIN, BIRD, ACKLEY10, SPRING, SPEED_REDUCER, MIXED)
-"""Problems that settings are reported on; the two settings that they had a part in are named above."""
+"""Problems that settings are reported on; the settings that they had a part in are named above."""
 
 SUITE: tuple[Problem, ...] = DEVELOPMENT + HELD_OUT
 
