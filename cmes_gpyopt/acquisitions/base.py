@@ -52,6 +52,8 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
     """
 
     analytical_gradient_prediction = True
+    log_scale: ClassVar[bool] = False
+    """Whether the score is a logarithm, from which log cost is subtracted."""
     believes_pending: ClassVar[bool] = True
     """Whether pending points are taken as known at their posterior mean before ``_prepare`` is called."""
 
@@ -101,11 +103,6 @@ class ConstrainedAcquisition(AcquisitionBase):  # type: ignore[misc]
         """
         space = spaces.checked_space(domain, constraints)
         return cls(ConstrainedModel(space, constraints_from(feedback)), space, **options)
-
-    @property
-    def log_scale(self) -> bool:
-        """Whether the score is a logarithm, from which log cost is subtracted."""
-        return False
 
     def acquisition_function(self, x: Array) -> Array:
         """Negated score per unit cost, (n, 1), which GPyOpt minimises."""

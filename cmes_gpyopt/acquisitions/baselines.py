@@ -21,7 +21,6 @@ from ..models import ConstrainedModel, Regression
 from ..models.gains import log_expected_improvement
 from .base import SEARCH_STREAM, ConstrainedAcquisition
 from .cmes import ConstrainedMES
-from .improvement import best_observed, log_constrained_improvement
 
 Array = npt.NDArray[np.float64]
 
@@ -33,16 +32,25 @@ class ConstrainedEI(ConstrainedAcquisition):
     is maximised. Binary and real-valued constraints, any number of each.
     """
 
-    @property
-    def log_scale(self) -> bool:
-        """The score is a logarithm."""
-        return True
+    log_scale = True
 
     def _prepare(self) -> None:
-        self.best = best_observed(self.model)
+        data, objective = self.model.data, self.model.objective
+        seen = data.feasible & np.isfinite(data.Y)
+        self.best = float((data.Y[seen].min() - objective.offset) / objective.scale) if seen.any() else None
 
     def _scores(self, X: Array, grad: bool) -> Any:
-        return log_constrained_improvement(self.objective, self.constraints, self.best, X, grad)
+        value: Array = np.zeros(len(X))
+        gradient: Any = np.zeros(X.shape)
+        if self.best is not None:
+            value, gradient = log_expected_improvement(self.objective.moments(X, grad=grad), self.best)
+        for constraint in self.constraints:
+            if grad:
+                log_feasible, slope = constraint.log_feasible(X, grad=True)
+                value, gradient = value + log_feasible, gradient + slope
+            else:
+                value = value + constraint.log_feasible(X)
+        return (value, gradient) if grad else value
 
 
 class AdaptivePercentile(ConstrainedAcquisition):
@@ -57,6 +65,7 @@ class AdaptivePercentile(ConstrainedAcquisition):
         In [50, 100]; 100 is the largest value observed so far.
     """
 
+    log_scale = True
     believes_pending = False  # the surrogate does, not the model
 
     def __init__(
@@ -73,11 +82,6 @@ class AdaptivePercentile(ConstrainedAcquisition):
         if isinstance(percentile, bool) or not isinstance(percentile, int | float) or not 50 <= percentile <= 100:
             raise CMESError(f"percentile must lie between 50 and 100, got {percentile!r}")
         self.percentile = float(percentile)
-
-    @property
-    def log_scale(self) -> bool:
-        """The score is a logarithm."""
-        return True
 
     def _prepare(self) -> None:
         data = self.model.data

@@ -23,7 +23,6 @@ from ..models import ConstrainedModel, Constraint
 from ..optima import Optima, candidate_grid, joint_optima, marginal_optima, pathwise_optima
 from ..search import AcquisitionSearch
 from .base import GRID_STREAM, OPTIMA_STREAM, UNSAFE, WANDER_STREAM, ConstrainedAcquisition
-from .improvement import best_observed, log_constrained_improvement
 from .observation import Observation
 
 Array = npt.NDArray[np.float64]
@@ -56,7 +55,6 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "ystar_cap": 3e-3,
         "refinements": None,
         "border": 0.1,
-        "improvement_every": 2,
     },
     "paper": {
         "confidence": 0.9,
@@ -65,7 +63,6 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "ystar_cap": -np.inf,
         "refinements": 0,
         "border": 0.0,
-        "improvement_every": 0,
     },
 }
 
@@ -111,13 +108,9 @@ class ConstrainedMES(ConstrainedAcquisition):
     border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
-    improvement_every : int, default 2
-        Every so many-th suggestion, by the number of points made, maximises the expected improvement times the probability
-        of feasibility instead, once a feasible value is known: information about y* counts a small gain as much as a
-        large one and refines the first valley it meets for long. 0 is never.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
-        laplace table, no cap, no refinement, no weight of the border and no expected improvement.
+        laplace table, no cap, no refinement and no weight of the border.
     seed : int
         See :class:`ConstrainedAcquisition`.
 
@@ -153,7 +146,6 @@ class ConstrainedMES(ConstrainedAcquisition):
         ystar_tolerance: float = 1e-3,
         refinements: int | None = None,
         border: float | None = None,
-        improvement_every: int | None = None,
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -182,8 +174,6 @@ class ConstrainedMES(ConstrainedAcquisition):
         binary = sum(constraint.binary for constraint in model.constraints)
         refinements = defaults["refinements"] if refinements is None else refinements
         self.refinements = whole_number("refinements", (0 if binary else 2) if refinements is None else refinements, 0)
-        every = defaults["improvement_every"] if improvement_every is None else improvement_every
-        self.improvement_every = whole_number("improvement_every", every, 0)
         if binary > MAX_BINARY:
             raise CMESError(
                 f"at most {MAX_BINARY} binary constraints are supported, got {binary}; combine labels that fail together"
@@ -193,38 +183,12 @@ class ConstrainedMES(ConstrainedAcquisition):
                 "estimator='mixture' is for binary feedback with an objective that is seen only where the evaluation "
                 "is feasible; pass another estimator"
             )
-        self._y_star: Array = np.empty(0)
-        self._drawn = self._screening = False
+        self.y_star: Array = np.empty(0)
+        self._screening = False
         self._best_in_flight: Array | float = np.inf
-        self._expected = model.objective
         self._likeliest: list[Constraint] = []
 
     def _prepare(self) -> None:
-        self._drawn = False
-        self._expected, self._likeliest = self.objective, self.constraints
-        if len(self.pending):
-            self._expected = self.objective.conditioned(self.pending)
-            self._likeliest = [self._believed(c) for c in self.constraints]
-        if not self.seeks_improvement:
-            self._draw()
-
-    @property
-    def y_star(self) -> Array:
-        """The draws of y* (K,) for the data of the last update, in standardised units; empty before the first."""
-        if self._prepared_for is not None:
-            self._draw()
-        return self._y_star
-
-    @y_star.setter
-    def y_star(self, values: Array) -> None:
-        self._draw()  # what else the draws say, of points in flight, stays
-        self._y_star = values
-
-    def _draw(self) -> None:
-        """Draw y* for the current data, unless they are drawn already: an expected improvement needs none."""
-        if self._drawn:
-            return
-        self._drawn = True
         model = self.model
         size = max(int(self.effort * self.grid_size), 1)
         grid = candidate_grid(self.space, size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM))
@@ -237,8 +201,10 @@ class ConstrainedMES(ConstrainedAcquisition):
         draws = samplers[self.sampler](
             model.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
         )
-        self._y_star, self._best_in_flight = draws.y_star, np.inf
+        self.y_star, self._best_in_flight = draws.y_star, np.inf
+        self._likeliest = self.constraints
         if len(self.pending):
+            self._likeliest = [self._believed(c) for c in self.constraints]
             holds = [c <= t for c, t in zip(draws.constraints, self.thresholds, strict=True)]
             values = np.where(np.all(holds, axis=0), draws.objective, np.inf) if holds else draws.objective
             self._best_in_flight = values.min(axis=1)
@@ -273,17 +239,6 @@ class ConstrainedMES(ConstrainedAcquisition):
         return bool(self.model.constraints) and self.preset != "paper" and nothing
 
     @property
-    def seeks_improvement(self) -> bool:
-        """Whether the acquisition is the expected improvement times the probability of feasibility: it is their turn."""
-        turn = self.improvement_every > 0 and self._made % self.improvement_every == 0
-        return turn and best_observed(self.model) is not None
-
-    @property
-    def log_scale(self) -> bool:
-        """The expected improvement is a logarithm, the information is not."""
-        return self.seeks_improvement
-
-    @property
     def visits_border(self) -> bool:
         """Every third time while nothing feasible is known: where a set that is feasible touches the border, it is there.
 
@@ -302,13 +257,13 @@ class ConstrainedMES(ConstrainedAcquisition):
         return len(self.model.data.X) + len(self.pending)
 
     def optimize(self, duplicate_manager: Any = None) -> tuple[Array, Array]:
-        """Maximise the acquisition; where no information is in sight, the probability of feasibility."""
+        """Maximise the information; where none is in sight, the probability of feasibility."""
         self.update()
         if self.wanders:
             few = spaces.random_points(self.space, FEW, self.generator(WANDER_STREAM))
             return self._search(self.acquisition_function, None, duplicate_manager, candidates=few)
         point, value = super().optimize(duplicate_manager)
-        flat = not self.log_scale and UNSAFE < -value.item() <= NEGLIGIBLE
+        flat = UNSAFE < -value.item() <= NEGLIGIBLE
         if not (flat and self.model.constraints and isinstance(self.optimizer, AcquisitionSearch)):
             return point, value
 
@@ -343,8 +298,6 @@ class ConstrainedMES(ConstrainedAcquisition):
         return np.asarray(self.target_scores(np.atleast_2d(x), target, False))
 
     def _scores(self, X: Array, grad: bool) -> Any:
-        if self.seeks_improvement:
-            return log_constrained_improvement(self._expected, self._likeliest, best_observed(self.model), X, grad)
         if not self.seeks_feasible:
             return self.target_scores(X, "joint", grad)
         log_value, gradient = self._log_feasible(X)
@@ -354,7 +307,6 @@ class ConstrainedMES(ConstrainedAcquisition):
     def target_scores(self, X: Array, target: str, grad: bool) -> Any:
         """Scores (n,) of evaluating ``target``, with their gradient (n, d) on request."""
         one_of("target", target, ("joint", "objective", *(c.name for c in self.model.constraints)))
-        self._draw()
         observation = Observation(
             self.objective,
             self.constraints,
