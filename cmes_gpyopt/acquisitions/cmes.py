@@ -55,6 +55,7 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "ystar_cap": 3e-3,
         "refinements": None,
         "border": 0.1,
+        "doubt": 4.0,
     },
     "paper": {
         "confidence": 0.9,
@@ -63,6 +64,7 @@ PRESETS: dict[str | None, dict[str, Any]] = {
         "ystar_cap": -np.inf,
         "refinements": 0,
         "border": 0.0,
+        "doubt": 0.0,
     },
 }
 
@@ -108,9 +110,13 @@ class ConstrainedMES(ConstrainedAcquisition):
     border : float, default 0.1
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
+    doubt : float, default 4
+        Length scales of the objective are taken as n / (n + m) of the learned ones, with n values seen and m hidden by
+        failures, at most this many: what was learned in one valley may not hold in another beyond points that failed, and
+        a few high values around it would be proof that there is none. 0 trusts the learned ones.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
-        laplace table, no cap, no refinement and no weight of the border.
+        laplace table, no cap, no refinement, no weight of the border and no doubt.
     seed : int
         See :class:`ConstrainedAcquisition`.
 
@@ -146,6 +152,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         ystar_tolerance: float = 1e-3,
         refinements: int | None = None,
         border: float | None = None,
+        doubt: float | None = None,
         preset: str | None = None,
         seed: int = 0,
     ) -> None:
@@ -174,6 +181,9 @@ class ConstrainedMES(ConstrainedAcquisition):
         binary = sum(constraint.binary for constraint in model.constraints)
         refinements = defaults["refinements"] if refinements is None else refinements
         self.refinements = whole_number("refinements", (0 if binary else 2) if refinements is None else refinements, 0)
+        self.doubt = number("doubt", defaults["doubt"] if doubt is None else doubt)
+        if not 0.0 <= self.doubt < np.inf:
+            raise CMESError(f"doubt must be a number of values, 0 for none, got {doubt!r}")
         if binary > MAX_BINARY:
             raise CMESError(
                 f"at most {MAX_BINARY} binary constraints are supported, got {binary}; combine labels that fail together"
@@ -190,6 +200,8 @@ class ConstrainedMES(ConstrainedAcquisition):
 
     def _prepare(self) -> None:
         model = self.model
+        hidden = np.isnan(model.data.Y) & (model.data.C > 0).any(axis=1)
+        self.objective = model.objective.doubted(min(self.doubt, float(hidden.sum())))
         size = max(int(self.effort * self.grid_size), 1)
         grid = candidate_grid(self.space, size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM))
         rng = self.generator(OPTIMA_STREAM)
@@ -199,7 +211,7 @@ class ConstrainedMES(ConstrainedAcquisition):
             "pathwise": pathwise_optima,
         }
         draws = samplers[self.sampler](
-            model.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
+            self.objective, self.constraints, self.thresholds, grid, self.num_samples, rng, self.space, self.pending
         )
         self.y_star, self._best_in_flight = draws.y_star, np.inf
         self._likeliest = self.constraints
@@ -209,7 +221,7 @@ class ConstrainedMES(ConstrainedAcquisition):
             values = np.where(np.all(holds, axis=0), draws.objective, np.inf) if holds else draws.objective
             self._best_in_flight = values.min(axis=1)
             # Each draw of y* is scored under what the same draw says of the points in flight.
-            self.objective = model.objective.conditioned(self.pending, draws.objective)
+            self.objective = self.objective.conditioned(self.pending, draws.objective)
             self.constraints = [
                 c.conditioned(self.pending, v) for c, v in zip(self.constraints, draws.constraints, strict=True)
             ]

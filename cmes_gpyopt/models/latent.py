@@ -86,6 +86,7 @@ def _log_normal(prior: tuple[float, float]) -> Any:
 
 
 Latent = TypeVar("Latent", bound="LatentGP")
+LatentRegression = TypeVar("LatentRegression", bound="Regression")
 
 
 class LatentGP:
@@ -311,6 +312,22 @@ class Regression(LatentGP):
             theta = self._fitted(make, U, values, starts, len(starts))
         self._noise = float(np.exp(theta[-1]))
         return posterior_from_values(_kernel(theta, dimension), U, values, self._noise + GPY_JITTER)
+
+    def doubted(self: LatentRegression, missing: float) -> LatentRegression:
+        """The same function with length scales shortened as if ``missing`` of its values had not been seen.
+
+        With n values seen the learned ones are multiplied by n / (n + missing): they describe the part of the function
+        that was seen, and what was hidden may change faster.
+        """
+        if missing <= 0 or self._data is None or not self._data[1].any():
+            return self
+        U, values = self._data
+        learned = self.posterior.kernel
+        shorter = Matern52(learned.variance, learned.lengthscales * (len(values) / (len(values) + missing)))
+        clone = copy.copy(self)
+        clone._gp = None
+        clone._posterior = posterior_from_values(shorter, U, values, self._noise + GPY_JITTER)
+        return clone
 
     def _gpy_model(self, U: Array, values: Array) -> Any:
         kernel = _gpy_kernel(self.posterior.kernel, OUTPUT_VARIANCE_PRIOR)
