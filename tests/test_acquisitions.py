@@ -225,7 +225,7 @@ def test_the_tolerance_of_the_draws_reaches_the_sampler():
     constraints = [c.exploring() for c in exact.model.constraints]
     grid = candidate_grid(exact.space, 200, exact.model.data.X, exact.generator(GRID_STREAM))
     every = joint_optima(
-        exact.model.objective,
+        exact.model.objective.doubted(4),
         constraints,
         exact.thresholds,
         grid,
@@ -271,6 +271,54 @@ def test_the_cap_shrinks_with_what_the_draws_leave_to_gain():
         assert acquisition.scored_optima[0] == pytest.approx(best - max(left, cap))
     acquisition.y_star, acquisition.ystar_cap = np.full(10, best), 1e-5
     assert acquisition.scored_optima[0] == pytest.approx(best - 1e-5, abs=1e-9)  # a smaller one is left as it is
+
+
+def shortened(acquisition):
+    """Length scales of the objective in a search, as a share of the learned ones."""
+    learned = acquisition.model.objective.posterior.kernel.lengthscales.copy()
+    acquisition.update()
+    np.testing.assert_array_equal(acquisition.model.objective.posterior.kernel.lengthscales, learned)
+    return acquisition.objective.posterior.kernel.lengthscales / learned
+
+
+def test_length_scales_are_doubted_as_far_as_failures_hide_values():
+    X = np.random.default_rng(1).uniform(-2, 3, (12, 2))
+    for failures in (0, 1, 3, 9):
+        acquisition = ConstrainedMES.for_domain(cube(2), grid_size=100)
+        labels = np.where(np.arange(12) < failures, 1.0, -1.0)
+        acquisition.model.set_data(X, np.where(labels < 0, np.sin(X).sum(axis=1), np.nan), labels[:, None])
+        seen, missing = 12 - failures, min(failures, 4)
+        np.testing.assert_allclose(shortened(acquisition), seen / (seen + missing))
+        acquisition.set_pending(X[:2] + 0.1)
+        np.testing.assert_allclose(shortened(acquisition), seen / (seen + missing))
+
+
+def test_length_scales_are_trusted_where_no_failure_hides_a_value():
+    assert (shortened(fitted(objective_observed="always")) == 1).all()
+    assert (shortened(fitted(doubt=0)) == 1).all()
+    assert (shortened(fitted(preset="paper")) == 1).all()
+    assert (shortened(fitted()) < 1).all()
+    # A constraint that was evaluated alone, and holds, hides nothing.
+    X = np.random.default_rng(1).uniform(-2, 3, (12, 2))
+    acquisition = ConstrainedMES.for_domain(cube(2), feedback="real", grid_size=100)
+    acquisition.model.set_data(X, np.where(np.arange(12) < 6, np.sin(X).sum(axis=1), np.nan), -np.ones((12, 1)))
+    assert (shortened(acquisition) == 1).all()
+
+
+def test_doubt_leaves_a_valley_between_high_values_beyond_failures_worth_a_look():
+    """A valley was refined on the left; a few high values on the right of points that failed are no proof."""
+    left, right, failed = np.linspace(-2, -0.4, 7), np.array([1.4, 2.2]), np.array([0.1, 0.5, 0.9, 2.8])
+    X = np.concatenate([left, right, failed])[:, None]
+    Y = np.concatenate([(left + 1.2) ** 2, [1.0, 1.0], np.full(4, np.nan)])
+    labels = np.where(np.isnan(Y), 1.0, -1.0)[:, None]
+    share = []
+    for doubt in (0, 4):
+        acquisition = ConstrainedMES.for_domain(cube(1), doubt=doubt, border=0, grid_size=500, num_samples=50)
+        acquisition.model.set_data(X, Y, labels)
+        points = np.linspace(-2, 3, 301)[:, None]
+        score = acquisition.score(points)
+        share.append(score[points[:, 0] > 1].max() / score.max())
+    assert share[1] > 2 * share[0]
 
 
 def test_the_incumbent_is_not_worth_evaluating_again_once_the_optimum_is_capped():
@@ -431,7 +479,7 @@ def test_each_draw_is_scored_under_its_own_values_at_the_points_in_flight(rng):
         one.y_star = acquisition.scored_optima[[k]]
         latents = (acquisition.objective, *acquisition.constraints)
         values = [latent.moments(PENDING).mean[k] for latent in latents]
-        one.objective = one.model.objective.conditioned(PENDING, values[0])
+        one.objective = one.objective.conditioned(PENDING, values[0])
         one.constraints = [c.conditioned(PENDING, v) for c, v in zip(one.constraints, values[1:], strict=True)]
         total -= one.acquisition_function(X).ravel() / 10
     np.testing.assert_allclose(-acquisition.acquisition_function(X).ravel(), total, rtol=1e-3, atol=1e-6)
@@ -493,6 +541,9 @@ WRONG = [
     (dict(table="probit"), "table must be one of 'exact', 'laplace', got 'probit'"),
     (dict(preset="fast"), "preset must be one of None, 'paper', got 'fast'"),
     (dict(ystar_cap=np.nan), "ystar_cap must be a number, got nan"),
+    (dict(doubt=-1), "doubt must be a number of values, 0 for none, got -1"),
+    (dict(doubt=np.inf), "doubt must be a number of values, 0 for none, got inf"),
+    (dict(doubt="much"), "doubt must be a number, got 'much'"),
     (dict(seed=-1), "seed must be a non-negative integer, got -1"),
     (dict(seed=0.5), "seed must be a non-negative integer, got 0.5"),
     (dict(estimator="mixture", objective_observed="always"), "estimator='mixture' is for binary feedback"),

@@ -615,3 +615,32 @@ def test_a_conditioned_copy_that_is_fitted_forgets_what_it_was_conditioned_on():
     copy = fitted_labels(X, labels).conditioned(np.array([[0.5, 0.5]]), np.array([1.0]))
     assert copy.posterior.size == 21
     assert fitted_labels(X, labels, copy).posterior.size == 20
+
+
+def test_a_doubted_function_is_the_posterior_of_gpy_with_shorter_length_scales(rng):
+    model = fitted(rng, 40)
+    learned = model.objective
+    seen = np.isfinite(model.data.Y)
+    kernel, count = learned.posterior.kernel, int(seen.sum())
+    gpy_kernel = GPy.kern.Matern52(2, kernel.variance, kernel.lengthscales * count / (count + 3), ARD=True)
+    U, values = (model.data.X[seen] + 1) / 2, (model.data.Y[seen] - learned.offset) / learned.scale
+    gp = GPy.models.GPRegression(U, values[:, None], gpy_kernel, noise_var=learned.noise)
+    X = rng.uniform(-1, 1, (30, 2))
+    mean, variance = gp.predict_noiseless((X + 1) / 2)
+    before = learned.moments(X)
+    doubted = learned.doubted(3)
+    found = doubted.moments(X)
+    np.testing.assert_allclose(found.mean, mean.ravel(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.std, np.sqrt(variance.ravel()), rtol=1e-4, atol=1e-5)
+    assert doubted.noise == learned.noise
+    np.testing.assert_allclose(doubted.gp.kern.lengthscale, kernel.lengthscales * count / (count + 3))
+    assert not np.allclose(found.mean, before.mean, atol=1e-3)
+    np.testing.assert_array_equal(learned.moments(X).mean, before.mean)
+    assert learned.doubted(0) is learned
+
+
+@pytest.mark.parametrize("values", [[], [1.5], [2.0, 2.0, 2.0]])
+def test_there_is_nothing_to_doubt_where_nothing_was_learned(values, rng):
+    function = Regression()
+    function.fit(rng.uniform(-1, 1, (len(values), 2)), np.array(values), np.full(2, -1.0), np.full(2, 2.0))
+    assert function.doubted(4) is function
