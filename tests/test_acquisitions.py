@@ -298,11 +298,28 @@ def test_length_scales_are_trusted_where_no_failure_hides_a_value():
     assert (shortened(fitted(doubt=0)) == 1).all()
     assert (shortened(fitted(preset="paper")) == 1).all()
     assert (shortened(fitted()) < 1).all()
-    # A constraint that was evaluated alone, and holds, hides nothing.
+    # A constraint that was evaluated alone, and holds, hides nothing; nor does one that was not observed.
     X = np.random.default_rng(1).uniform(-2, 3, (12, 2))
-    acquisition = ConstrainedMES.for_domain(cube(2), feedback="real", grid_size=100)
-    acquisition.model.set_data(X, np.where(np.arange(12) < 6, np.sin(X).sum(axis=1), np.nan), -np.ones((12, 1)))
-    assert (shortened(acquisition) == 1).all()
+    Y = np.where(np.arange(12) < 6, np.sin(X).sum(axis=1), np.nan)
+    for unseen in (-1.0, 0.0, np.nan):
+        acquisition = ConstrainedMES.for_domain(cube(2), feedback="real", grid_size=100)
+        acquisition.model.set_data(X, Y, np.where(np.isnan(Y), unseen, -1.0)[:, None])
+        assert (shortened(acquisition) == 1).all()
+    always = ConstrainedMES.for_domain(cube(2), feedback="real", grid_size=100, objective_observed="always")
+    always.model.set_data(X, Y, np.where(np.isnan(Y), 1.0, -1.0)[:, None])
+    assert (shortened(always) == 1).all()
+
+
+def test_one_of_several_constraints_is_enough_to_hide_a_value():
+    X = np.random.default_rng(1).uniform(-2, 3, (12, 2))
+    Y = np.where(np.arange(12) < 10, np.sin(X).sum(axis=1), np.nan)
+    C = np.column_stack([-np.ones(12), np.where(np.isnan(Y), 1.0, -1.0)])
+    acquisition = ConstrainedMES.for_domain(cube(2), feedback=TWO, grid_size=100)
+    acquisition.model.set_data(X, Y, C)
+    np.testing.assert_allclose(shortened(acquisition), 10 / 12)
+    half = ConstrainedMES.for_domain(cube(2), feedback=TWO, grid_size=100, doubt=0.5)
+    half.model.set_data(X, Y, C)
+    np.testing.assert_allclose(shortened(half), 10 / 10.5)
 
 
 def test_doubt_leaves_a_valley_between_high_values_beyond_failures_worth_a_look():
@@ -541,8 +558,8 @@ WRONG = [
     (dict(table="probit"), "table must be one of 'exact', 'laplace', got 'probit'"),
     (dict(preset="fast"), "preset must be one of None, 'paper', got 'fast'"),
     (dict(ystar_cap=np.nan), "ystar_cap must be a number, got nan"),
-    (dict(doubt=-1), "doubt must be a number of values, 0 for none, got -1"),
-    (dict(doubt=np.inf), "doubt must be a number of values, 0 for none, got inf"),
+    (dict(doubt=-1), "doubt must be finite and not negative, 0 for none, got -1"),
+    (dict(doubt=np.inf), "doubt must be finite and not negative, 0 for none, got inf"),
     (dict(doubt="much"), "doubt must be a number, got 'much'"),
     (dict(seed=-1), "seed must be a non-negative integer, got -1"),
     (dict(seed=0.5), "seed must be a non-negative integer, got 0.5"),

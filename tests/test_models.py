@@ -618,25 +618,27 @@ def test_a_conditioned_copy_that_is_fitted_forgets_what_it_was_conditioned_on():
 
 
 def test_a_doubted_function_is_the_posterior_of_gpy_with_shorter_length_scales(rng):
-    model = fitted(rng, 40)
-    learned = model.objective
-    seen = np.isfinite(model.data.Y)
-    kernel, count = learned.posterior.kernel, int(seen.sum())
-    gpy_kernel = GPy.kern.Matern52(2, kernel.variance, kernel.lengthscales * count / (count + 3), ARD=True)
-    U, values = (model.data.X[seen] + 1) / 2, (model.data.Y[seen] - learned.offset) / learned.scale
-    gp = GPy.models.GPRegression(U, values[:, None], gpy_kernel, noise_var=learned.noise)
-    X = rng.uniform(-1, 1, (30, 2))
-    mean, variance = gp.predict_noiseless((X + 1) / 2)
-    before = learned.moments(X)
-    doubted = learned.doubted(3)
-    found = doubted.moments(X)
-    np.testing.assert_allclose(found.mean, mean.ravel(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found.std, np.sqrt(variance.ravel()), rtol=1e-4, atol=1e-5)
-    assert doubted.noise == learned.noise
-    np.testing.assert_allclose(doubted.gp.kern.lengthscale, kernel.lengthscales * count / (count + 3))
+    U = rng.uniform(0, 1, (30, 2))
+    values = np.sin(6 * U).sum(axis=1) + 0.3 * rng.standard_normal(30)
+    function = Regression()
+    function.fit(U, values, np.zeros(2), np.ones(2))
+    doubted = function.doubted(3)  # before anything else was asked of the function
+    kernel, noise = function.posterior.kernel, function.noise
+    assert noise > 1e-3
+    gpy_kernel = GPy.kern.Matern52(2, kernel.variance, kernel.lengthscales * 30 / 33, ARD=True)
+    standardised = (values - function.offset) / function.scale
+    gp = GPy.models.GPRegression(U, standardised[:, None], gpy_kernel, noise_var=noise)
+    X = rng.uniform(0, 1, (20, 2))
+    mean, variance = gp.predict_noiseless(X)
+    before, found = function.moments(X), doubted.moments(X)
+    np.testing.assert_allclose(found.mean, mean.ravel(), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(found.std, np.sqrt(variance.ravel()), rtol=1e-5)
+    assert doubted.noise == noise
     assert not np.allclose(found.mean, before.mean, atol=1e-3)
-    np.testing.assert_array_equal(learned.moments(X).mean, before.mean)
-    assert learned.doubted(0) is learned
+    np.testing.assert_allclose(function.gp.kern.lengthscale, kernel.lengthscales)
+    np.testing.assert_allclose(function.doubted(3).gp.kern.lengthscale, kernel.lengthscales * 30 / 33)
+    np.testing.assert_array_equal(function.moments(X).mean, before.mean)
+    assert function.doubted(0) is function
 
 
 @pytest.mark.parametrize("values", [[], [1.5], [2.0, 2.0, 2.0]])

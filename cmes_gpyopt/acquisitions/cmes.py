@@ -111,9 +111,9 @@ class ConstrainedMES(ConstrainedAcquisition):
         Standard deviation, as a share of each continuous variable's range, of the neighbourhood of a point that should
         lie inside the box; the acquisition is lowered near the border. 0 leaves the information alone.
     doubt : float, default 4
-        Length scales of the objective are taken as n / (n + m) of the learned ones, with n values seen and m hidden by
-        failures, at most this many: what was learned in one valley may not hold in another beyond points that failed, and
-        a few high values around it would be proof that there is none. 0 trusts the learned ones.
+        In a search the length scales of the objective are n / (n + m) of the learned ones, with n values seen and m, at
+        most ``doubt``, hidden at points that failed: with the learned ones a few high values would rule out another valley
+        beyond such points. Recommendations have the learned ones. 0 trusts them in a search too.
     preset : {None, "paper"}
         "paper" changes the defaults above to the paper's: confidence 0.9, estimator "entropy" for every draw, the
         laplace table, no cap, no refinement, no weight of the border and no doubt.
@@ -183,7 +183,7 @@ class ConstrainedMES(ConstrainedAcquisition):
         self.refinements = whole_number("refinements", (0 if binary else 2) if refinements is None else refinements, 0)
         self.doubt = number("doubt", defaults["doubt"] if doubt is None else doubt)
         if not 0.0 <= self.doubt < np.inf:
-            raise CMESError(f"doubt must be a number of values, 0 for none, got {doubt!r}")
+            raise CMESError(f"doubt must be finite and not negative, 0 for none, got {doubt!r}")
         if binary > MAX_BINARY:
             raise CMESError(
                 f"at most {MAX_BINARY} binary constraints are supported, got {binary}; combine labels that fail together"
@@ -200,8 +200,7 @@ class ConstrainedMES(ConstrainedAcquisition):
 
     def _prepare(self) -> None:
         model = self.model
-        hidden = np.isnan(model.data.Y) & (model.data.C > 0).any(axis=1)
-        self.objective = model.objective.doubted(min(self.doubt, float(hidden.sum())))
+        self.objective = model.objective.doubted(min(self.doubt, self._hidden))
         size = max(int(self.effort * self.grid_size), 1)
         grid = candidate_grid(self.space, size, np.vstack([model.data.X, self.pending]), self.generator(GRID_STREAM))
         rng = self.generator(OPTIMA_STREAM)
@@ -225,6 +224,14 @@ class ConstrainedMES(ConstrainedAcquisition):
             self.constraints = [
                 c.conditioned(self.pending, v) for c, v in zip(self.constraints, draws.constraints, strict=True)
             ]
+
+    @property
+    def _hidden(self) -> int:
+        """Number of points that failed and show no objective value for that."""
+        data = self.model.data
+        if self.objective_observed == "always":
+            return 0
+        return int((np.isnan(data.Y) & (data.C > 0).any(axis=1)).sum())
 
     @property
     def thresholds(self) -> list[float]:

@@ -314,10 +314,10 @@ class Regression(LatentGP):
         return posterior_from_values(_kernel(theta, dimension), U, values, self._noise + GPY_JITTER)
 
     def doubted(self: LatentRegression, missing: float) -> LatentRegression:
-        """The same function with length scales shortened as if ``missing`` of its values had not been seen.
+        """The function given its data, with length scales shortened as if ``missing`` further values were hidden.
 
         With n values seen the learned ones are multiplied by n / (n + missing): they describe the part of the function
-        that was seen, and what was hidden may change faster.
+        that was seen, and what was hidden may change faster. Points in flight are to be conditioned on afterwards.
         """
         if missing <= 0 or self._data is None or not self._data[1].any():
             return self
