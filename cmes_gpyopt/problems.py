@@ -14,8 +14,9 @@ form, or from 2**20 scrambled Sobol points or more, that take each value of a di
 chosen, and ``HELD_OUT``, on which they are reported. The split was fixed when the suite was written, before any method was
 tuned or compared on it. It was crossed four times: how suggestions are made from failures alone was chosen on problems of
 both halves, by the time to a feasible point; final regrets of both halves prompted the shrinking cap of y*; and that draws
-of y* are not refined with labels, and that length scales are doubted, was decided with runs on both in view. Each half has four low-dimensional problems, one
-high-dimensional, two from engineering (one of them with discrete variables) and one with continuous and categorical variables.
+of y* are not refined with labels, and that length scales are doubted, was decided with runs on both in view. Each half has
+four low-dimensional problems, one high-dimensional, two from engineering (one of them with discrete variables) and one with
+continuous and categorical variables.
 """
 
 from collections.abc import Callable
